@@ -201,9 +201,9 @@ def test_what_a_run_before_it_makes_need_not_be_there_yet(stage, pool):
     missing = Data((Staged(f"{pool}/later", "later"),))
     plan = made.plan._replace(data=missing, after=(after,))
     resolved = SimpleNamespace(experiment=SimpleNamespace(data=SimpleNamespace(prepare=())))
-    settled, notes = data.settle(plan, resolved, {}, None)
-    assert settled.data == missing
-    assert notes == (
+    settled = data.settle(plan, resolved, {}, None)
+    assert settled.plan.data == missing
+    assert settled.notes == (
         f"`{pool}/later` does not exist yet: nodes look for it when the run begins, after its dependencies",
     )
 
@@ -214,7 +214,7 @@ def test_links_and_folders_are_not_what_is_counted(tmp_path):
         (folder / name).mkdir(parents=True)
         (folder / name / "file").write_bytes(b"12345")
     (folder / "loop").symlink_to("..")
-    found = count(str(folder), 900)
+    found = count(str(folder), 900, lambda _: None)
     assert (found.bytes - 2, found.files, found.unreadable, found.is_whole) == (15, 4, [], True)
 
 

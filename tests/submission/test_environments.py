@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from building import a_plan
 from serried import config
+from serried.base import processes
 from serried.base.errors import EnvironmentFailed, UsageError
-from serried.schema.plan import Environment
-from serried.submission import prepare
+from serried.schema.plan import Environment, Source
+from serried.submission import environments, prepare
 from serried.submission.environments import choose, find_conda, job_environment
 from serried.submission.plan import make_plan
 
@@ -241,3 +243,34 @@ def test_an_image_in_the_project_is_no_part_of_the_snapshot(ask, project):
         taken[image] = {"torch.sif", "root/file"} & set(prepared.survey.files)
 
     assert taken == {"torch.sif": {"root/file"}, "root": {"torch.sif"}}
+
+
+def plan_with(environment, folder):
+    return a_plan()._replace(environment=environment, source=Source(str(folder), "."))
+
+
+@pytest.mark.parametrize("setup", ["printf 'no newline'", "exec >&2", "set -u", "# nothing", "cat <<E\n{x}\nE"])
+def test_whatever_setup_prints_python_is_heard(setup, tmp_path):
+    found = environments.about(plan_with(Environment(setup=setup), tmp_path), os.environ)
+
+    assert sorted(found) == ["prefix", "python", "torch"]
+
+
+def test_what_setup_leaves_in_the_background_is_neither_waited_for_nor_left(tmp_path, wait_until):
+    setup = f"export FOO=bar\nsleep 1000 & echo $! >'{tmp_path}/pid'"
+
+    environment = Environment(setup=setup, check="import os; assert os.environ['FOO'] == 'bar'")
+    environments.check(plan_with(environment, tmp_path), os.environ)
+
+    wait_until(lambda: processes.identify(int((tmp_path / "pid").read_text())) is None)
+
+
+@pytest.mark.parametrize("setup", ["exit 0", "echo 'no scratch here'; false; true"])
+def test_a_check_does_not_pass_where_setup_ends_before_it(setup, tmp_path):
+    with pytest.raises(
+        EnvironmentFailed, match="the check `pass` failed in the active environment with status 70"
+    ) as caught:
+        environments.check(plan_with(Environment(setup=setup, check="pass"), tmp_path), os.environ)
+
+    said = ["no scratch here"] * ("scratch" in setup)
+    assert (caught.value.details or "").splitlines() == [*said, "a line of setup ended it"]

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from building import a_plan
 from serried import schedulers
 from serried.base.errors import ConfigError, UsageError
 from serried.config.shell_words import parse_env, read_env_file
 from serried.schema import names
-from serried.schema.plan import Environment
+from serried.schema.plan import Environment, Source
 from serried.submission import environments
 from serried.submission.environments import job_environment, package_prefixes
 from tables import for_each
@@ -139,8 +140,8 @@ def test_packages_are_looked_for_in_the_commands_own_environment(tmp_path):
         (tmp_path / name / "bin").mkdir(parents=True)
         (tmp_path / name / "pyvenv.cfg").write_text("")
         (tmp_path / name / "bin/python").symlink_to(sys.executable)
-    got = package_prefixes(("own/bin/python", "train.py"), {"PATH": f"{tmp_path}/active/bin"}, tmp_path)
-    assert got == [tmp_path / "own", tmp_path / "active"]
+    plan = a_plan()._replace(command=("own/bin/python", "train.py"), source=Source(str(tmp_path), "."))
+    assert package_prefixes(plan, {"PATH": f"{tmp_path}/active/bin"}) == [tmp_path / "own", tmp_path / "active"]
 
 
 def test_an_env_file_is_read_as_a_shell_would_read_it():

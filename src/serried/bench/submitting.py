@@ -19,8 +19,7 @@ from serried.bench.store import DP, Bench, GridPoint, PointRun, find, only_write
 from serried.records.record import Record, RecordUnreadable, records_directory
 from serried.schema import names
 from serried.schema.plan import Plan
-from serried.submission.builds import Observe, silent
-from serried.submission.deliver import deliver
+from serried.submission.deliver import Observe, deliver, silent
 from serried.submission.prepare import prepare
 from serried.submission.reconcile import find_out
 from serried.submission.request import Decided, Request, decide

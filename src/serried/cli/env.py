@@ -14,6 +14,7 @@ from serried.cli import GroupWithHelp, options
 from serried.schema.plan import Plan
 from serried.submission import builds, prepare
 from serried.submission.containers import image_to_build
+from serried.submission.deliver import silent
 from serried.submission.plan import environment_of
 from serried.views import console
 
@@ -68,7 +69,7 @@ def build(experiment: str | None, cluster: str | None, settings: tuple[str, ...]
             hint="`venv = true` in `[experiments.NAME.environment]` builds one from your requirements",
         )
     with options.progress() as observe:
-        plan, _ = prepare.settle_environment(plan, resolved, os.environ, observe)
+        plan = prepare.settle_environment(plan, resolved, os.environ, observe).plan
     found = prepare.inspect_environment(plan, os.environ)
     if as_json:
         console.out_json(environment=found.to_json())
@@ -192,7 +193,7 @@ def build_image(
     if not dry_run:
         where = resolved.cluster.build if by_job is None else "job" if by_job else "here"
         with options.progress() as observe:
-            show = observe or builds.silent
+            show = observe or silent
             folder = builds.provide(recipe, prepare.builder_of(plan, resolved, os.environ, where, show), show)
     if as_json:
         answer = {"image": str(folder / recipe.product), "source": recipe.source, "was_there": existing is not None}

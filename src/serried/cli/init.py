@@ -21,7 +21,7 @@ from serried.schedulers.clusters import LOCAL
 from serried.schedulers.local import cluster
 from serried.schema.layout import slug
 from serried.submission import environments
-from serried.submission.environments import SOURCES
+from serried.submission.builds import SOURCES
 from serried.views import console
 from serried.views.text import fit, pad, printable
 

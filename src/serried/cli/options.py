@@ -19,8 +19,7 @@ from serried.config.definitions import Key, Resources, keys
 from serried.config.values import BOOLEAN, BadValue, Typed
 from serried.schema.plan import Launch, Track
 from serried.submission import script
-from serried.submission.builds import Observe
-from serried.submission.deliver import Prepared
+from serried.submission.deliver import Observe, Prepared
 from serried.submission.request import Request
 from serried.views import console
 from serried.views.plan_lines import plan_lines

@@ -23,8 +23,7 @@ from serried.records.timeline import staging_rate
 from serried.schema.events import JournalEvent
 from serried.schema.names import COMPLETED
 from serried.submission import data
-from serried.submission.builds import Observe
-from serried.submission.deliver import Prepared, see_through
+from serried.submission.deliver import Observe, Prepared, see_through
 from serried.submission.plan import environment_of, make_plan
 from serried.submission.prepare import prepare
 from serried.views import console
@@ -167,7 +166,7 @@ def _show(resolved: config.Resolved, *, as_json: bool) -> None:
     plan = environment_of(resolved)
     allocation = plan.allocation._replace(nodes=resolved.experiment.resources.nodes or 1)
     plan = plan._replace(allocation=allocation, data=resolved.experiment.data.planned)
-    plan, notes = data.settle(plan, resolved, {}, None)
+    plan, notes, _ = data.settle(plan, resolved, {}, None)
     stage, site, nodes = plan.data.stage if plan.data else (), plan.site, allocation.nodes
     size = sum(item.bytes or 0 for item in stage) if all(item.bytes is not None for item in stage) else None
     rate = staging_rate(site.name)

@@ -23,8 +23,7 @@ from serried.schema import names, series
 from serried.schema.events import ToAttempt
 from serried.schema.layout import RunDirectory, TaskDirectory
 from serried.schema.reasons import Reason
-from serried.submission.builds import Observe, silent
-from serried.submission.deliver import Prepared
+from serried.submission.deliver import Observe, Prepared, silent
 from serried.submission.foreground import FinishedRun, run_to_end
 from serried.submission.prepare import prepare
 from serried.submission.request import Request, decide

@@ -31,8 +31,7 @@ from serried.schema.plan import After, Array, Plan, Resume, Sweep, UserScript
 from serried.schema.reasons import Reason
 from serried.schema.successor_commands import job_of, part_of
 from serried.submission import containers, data
-from serried.submission.builds import Observe, silent
-from serried.submission.deliver import Prepared, assemble
+from serried.submission.deliver import Observe, Prepared, assemble, silent
 from serried.submission.environments import choose
 from serried.submission.prepare import divide, job_environment, prepare, settle_search
 from serried.submission.reconcile import find_out

@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from serried import schedulers
@@ -49,9 +49,30 @@ def settle(plan: Plan, environ: Mapping[str, str]) -> Plan:
     container = container._replace(runtime=container.runtime or _runtime(plan, environ))
     if container.runtime == PYXIS:
         return plan._replace(container=_for_pyxis(container, plan))
-    container = _with_image(container, plan)
-    _check(container, plan)
-    return plan._replace(container=container._replace(local=_is_local(container, plan)))
+    recipe = image_recipe(container, Path(plan.site.root))
+    if recipe is not None:  # to build it takes minutes, and compute nodes may not reach a registry
+        folder = recipe.finished()
+        if folder is None:
+            raise UsageError(
+                f"the image from `{recipe.source}` is not built, or its source has changed since",
+                hint=f"`serried image build {plan.experiment}`, then submit again",
+            )
+        container = container._replace(image=str(folder / recipe.product), made_from=recipe.source)
+    elif not Path(container.image).exists():
+        raise UsageError(
+            f"the image `{container.image}` does not exist",
+            hint="a relative `container.image` begins at the project's folder",
+        )
+    if dialect(container) == CHARLIECLOUD:
+        _check_charliecloud(container, plan)
+    can_copy = bool(plan.site.local_disk) and Path(container.image).is_file()
+    if container.local and not can_copy:
+        why = f"`{container.image}` is a folder" if plan.site.local_disk else f"`{plan.site.name}` has no `local_disk`"
+        raise UsageError(
+            f"`container.local` copies the image to each node's own disk, but {why}",
+            hint="leave it out: then Serried copies images wherever that is possible",
+        )
+    return plan._replace(container=container._replace(local=can_copy and container.local is not False))
 
 
 def image_to_build(plan: Plan, environ: Mapping[str, str], options: tuple[str, ...]) -> Recipe:
@@ -101,11 +122,8 @@ def dialect(container: Container) -> str:
     return RUNTIMES[Path(container.runtime).name]
 
 
-def entering(plan: Plan) -> list[str] | None:
-    """The words that enter its container here, for a check; None without a container."""
-    container = plan.container
-    if container is None:
-        return None
+def entering(container: Container) -> list[str]:
+    """The words that enter it here, for a check."""
     if dialect(container) == CHARLIECLOUD:
         return [container.runtime, *container.options, container.image, "--"]
     here = [bind for bind in map(binds.parse, container.binds) if not binds.is_local(bind.source)]
@@ -130,67 +148,32 @@ def _runtime(plan: Plan, environ: Mapping[str, str]) -> str:
     )
 
 
-def _with_image(container: Container, plan: Plan) -> Container:
-    """An image from a source must be built before: that takes minutes, and compute nodes may not reach a registry."""
-    recipe = image_recipe(container, Path(plan.site.root))
-    if recipe is None:
-        if Path(container.image).exists():
-            return container
-        raise UsageError(
-            f"the image `{container.image}` does not exist",
-            hint="a relative `container.image` begins at the project's folder",
-        )
-    folder = recipe.finished()
-    if folder is None:
-        raise UsageError(
-            f"the image from `{recipe.source}` is not built, or its source has changed since",
-            hint=f"`serried image build {plan.experiment}`, then submit again",
-        )
-    return container._replace(image=str(folder / recipe.product), made_from=recipe.source)
-
-
-def _check(container: Container, plan: Plan) -> None:
-    suffix = Path(container.image).suffix
-    if dialect(container) == CHARLIECLOUD and suffix == ".sif":
+def _check_charliecloud(container: Container, plan: Plan) -> None:
+    if Path(container.image).suffix == ".sif":
         raise UsageError(
             f"`{container.runtime}` cannot run `{container.image}`, which is Apptainer's kind of image",
             hint='give it a folder or a `.sqfs` (`ch-convert`), or `container.runtime = "apptainer"`',
         )
-    if dialect(container) == CHARLIECLOUD and container.writable:
+    if container.writable:
         raise UsageError(
             f"`{container.runtime}` has no option like `--writable-tmpfs`, which `container.writable` needs",
             hint='bind a folder where ranks write: `container.binds = ["$SLURM_TMPDIR/out:/out"]`',
         )
-    if dialect(container) == CHARLIECLOUD:
-        _check_paths(container, plan, ":")
-        fixed = next((bind.source for bind in map(binds.parse, container.binds) if bind.is_read_only), None)
-        if fixed:
-            raise UsageError(f"`{container.runtime}` cannot mount `{fixed}` read-only", hint="leave out `:ro`")
+    _check_paths(container, plan, ":")
+    fixed = next((bind.source for bind in map(binds.parse, container.binds) if bind.is_read_only), None)
+    if fixed:
+        raise UsageError(f"`{container.runtime}` cannot mount `{fixed}` read-only", hint="leave out `:ro`")
 
 
 def _check_paths(container: Container, plan: Plan, refused: str) -> None:
     """Raises UsageError if the runtime cannot mount one of the paths."""
     mounts = [binds.parse(text) for text in container.binds]
-    for path in (
-        plan.source.directory,
-        plan.directory,
-        *(it for bind in mounts for it in (bind.source, bind.destination)),
-    ):
+    paths = [plan.source.directory, plan.directory]
+    paths += [path for bind in mounts for path in (bind.source, bind.destination)]
+    for path in paths:
         wrong = next((character for character in refused if character in path), None)
         if wrong:
             raise UsageError(f"`{container.runtime}` cannot mount a path with a `{wrong}` in it: `{path}`")
-
-
-def _is_local(container: Container, plan: Plan) -> bool:
-    """A file is copied to a node's disk if there is one."""
-    can = bool(plan.site.local_disk) and Path(container.image).is_file()
-    if container.local and not can:
-        why = f"`{container.image}` is a folder" if plan.site.local_disk else f"`{plan.site.name}` has no `local_disk`"
-        raise UsageError(
-            f"`container.local` copies the image to each node's own disk, but {why}",
-            hint="leave it out: then Serried copies images wherever that is possible",
-        )
-    return can and container.local is not False
 
 
 def _for_pyxis(container: Container, plan: Plan) -> Container:
@@ -247,10 +230,10 @@ def _recipe(root: Path, title: str, key: str, source: str, commands: str) -> Rec
 def _by_definition(path: Path, root: Path) -> Recipe:
     text = _read(path)
     folder = path.parent
-    copied = [_hash(path) for name in _files(text) for path in _paths(folder, name)]
+    hashes = [_hash(copied) for copied in _copied_files(text, folder)]
     bases = [folder / name for name in re.findall(r"^From:\s*(\S+)", text, re.MULTILINE | re.IGNORECASE)]
     states = [word for base in bases if "localimage" in text.lower() and base.exists() for word in _state(base)]
-    key = builds.digest(FORMAT, text, "", [*copied, *states])
+    key = builds.digest(FORMAT, text, "", [*hashes, *states])
     commands = f'{_write_definition(text)}cd -- {shlex.quote(str(folder))}\n{BUILD} "$prefix/image.def"\n'
     return _recipe(root, path.stem, key, path.name, commands)
 
@@ -283,25 +266,17 @@ def _write_definition(text: str) -> str:
     return f'printf %s {shlex.quote(text)} >"$prefix/image.def"\n'
 
 
-def _files(definition: str) -> list[str]:
+def _copied_files(definition: str, folder: Path) -> Iterator[Path]:
     """Paths that the sections `%files` copy from this machine: a change there needs another image, too."""
     sections = re.findall(r"^%files(?!\s+from\b)[^\n]*\n(.*?)(?=^%|\Z)", definition, re.MULTILINE | re.DOTALL)
-    lines = [_words(line) for section in sections for line in section.splitlines()]
-    return [words[0] for words in lines if words]
-
-
-def _words(line: str) -> list[str]:
-    try:
-        return shlex.split(line, comments=True)
-    except ValueError:
-        return line.split()
-
-
-def _paths(folder: Path, name: str) -> list[Path]:
-    """The paths for a name in `%files`, which may be a pattern."""
-    if (folder / name).exists():
-        return [folder / name]
-    return [Path(path) for path in sorted(glob.glob(str(Path(glob.escape(str(folder)), name))))]  # noqa: PTH207
+    for line in "".join(sections).splitlines():
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError:
+            words = line.split()
+        for name in words[:1]:  # a path, or a pattern
+            pattern = str(Path(glob.escape(str(folder)), name))
+            yield from [folder / name] if (folder / name).exists() else map(Path, sorted(glob.glob(pattern)))  # noqa: PTH207
 
 
 def _state(image: Path) -> tuple[str, str]:

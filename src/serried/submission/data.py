@@ -6,6 +6,7 @@ hash of the command, the files that it names and its environment.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import itertools
@@ -27,7 +28,9 @@ from serried.base.tree import Crew
 from serried.schema.names import DATA_DIR
 from serried.schema.plan import Environment, Plan, Site, Staged
 from serried.submission import builds, environments
-from serried.submission.builds import Observe, Recipe, silent
+from serried.submission.builds import Recipe
+from serried.submission.deliver import Observe, silent
+from serried.submission.plan import Settled
 
 FORMAT = 1
 """Part of every hash: raised when the same command has to run again."""
@@ -65,48 +68,52 @@ def settle(
     resolved: config.Resolved,
     variables: Mapping[str, str],
     observe: Observe | None,
-) -> tuple[Plan, tuple[str, ...]]:
-    """The plan with its data prepared, located and counted, and notes about it.
+) -> Settled:
+    """The plan with its data prepared, located and counted.
 
     `variables` are the job's environment. With None for `observe` nothing is prepared. Raises UsageError for paths that
     cannot be staged, and DataFailed if the command that prepares the data fails.
     """
-    recipe = _recipe(plan, resolved)
-    missing = _missing(plan)
+    settings, project = resolved.experiment.data, Path(plan.source.directory)
+    missing, recipe = _missing(plan), None
+    if settings.prepare:
+        # `{data}`: where ranks find the data, or the source to stage it from.
+        root = settings.root if settings.planned.stage else str(project / "data")
+        recipe = preparation(settings.prepare, project, root, plan.environment, plan.source.workdir)
     if recipe and (missing or recipe.finished() is None):
         if observe is None:
             note = f"`{recipe.source}` runs first, on this machine: the data is unknown in this dry run"
-            return plan, (note,)
+            return Settled(plan, (note,))
         if missing:
             recipe.forget()
         builds.provide(recipe, builds.here(variables), observe)
         missing = _missing(plan)
     if missing and plan.after:
         when = "nodes look for it when the run begins, after its dependencies"
-        return plan, tuple(f"`{item.source}` does not exist yet: {when}" for item in missing)
+        return Settled(plan, tuple(f"`{item.source}` does not exist yet: {when}" for item in missing))
     if missing:
         raise _not_there(missing[0], prepared_by=recipe.source if recipe else "")
     if not (plan.data and plan.data.stage):
-        return plan, ()
+        return Settled(plan)
     counts = _count(plan.data.stage, observe or silent)
     _check_room(plan.data.stage, counts, plan.site)
     stage = tuple(
         item._replace(bytes=size.bytes, files=size.files) if size.is_whole else item
         for item, size in zip(plan.data.stage, counts, strict=True)
     )
-    plan = plan._replace(data=plan.data._replace(stage=stage))
-    advice = itertools.chain(*map(_advice, stage, counts))
-    return plan, (*_in_place(plan), *_perhaps_too_large(stage, counts, plan.site), *advice)
+    notes = (*_in_place(stage, plan.site), *_perhaps_too_large(stage, counts, plan.site), *_advice(stage, counts))
+    return Settled(plan._replace(data=plan.data._replace(stage=stage)), notes)
 
 
-def _recipe(plan: Plan, resolved: config.Resolved) -> Recipe | None:
-    settings = resolved.experiment.data
-    if not settings.prepare:
-        return None
-    project = Path(plan.source.directory)
-    # `{data}`: where ranks find the data, or the source to stage it from.
-    root = settings.root if settings.planned.stage else str(project / "data")
-    return preparation(settings.prepare, project, root, plan.environment, plan.source.workdir)
+def _advice(stage: Sequence[Staged], counts: Sequence[Count]) -> Iterator[str]:
+    for item, size in zip(stage, counts, strict=True):
+        if not size.is_whole:
+            yield f"`{item.source}` has more than {size.files:,} files; the count is incomplete"
+        if size.files > MANY_FILES and size.bytes < size.files * SMALL:
+            yield (
+                f"`{item.source}` is many small files: as an archive (`tar -cf`), it is read from a shared file system "
+                "at several times the speed, and `data.stage` unpacks it"
+            )
 
 
 def preparation(
@@ -119,8 +126,14 @@ def preparation(
     prefix = environment.venv or environment.conda or ""
     built = prefix.rpartition("-")[0] if environment.build else prefix  # each build has a new random end
     key = [built, environment.modules, environment.setup, sorted(environment.env.items())]
-    paths = {word: project / word for word in command if word and "\0" not in word}
-    files = {word: _state(path) for word, path in paths.items() if _is_file(path)}
+    files = {}
+    for word in command:
+        with contextlib.suppress(OSError, ValueError):  # a word that cannot be a path
+            state = (project / word).stat()
+            if word and stat.S_ISREG(state.st_mode):
+                files[word] = f"{state.st_size} {state.st_mtime_ns}"
+                if state.st_size <= MOST_HASHED:
+                    files[word] = hashlib.sha256((project / word).read_bytes()).hexdigest()
     source = shlex.join(command)
     words = [_DATA.sub(lambda it: "{data}" if it[0] == "{{data}}" else root, word) for word in command]
     # The user's `setup` runs in the same shell and may set `prefix`.
@@ -140,20 +153,6 @@ def preparation(
         ),
         failure=DataFailed,
     )
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a word that is too long for a path
-        return False
-
-
-def _state(path: Path) -> str:
-    state = path.stat()
-    if state.st_size > MOST_HASHED:
-        return f"{state.st_size} {state.st_mtime_ns}"
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def check(plan: Plan) -> None:
@@ -197,6 +196,11 @@ class _OutOfTimeError(Exception):
 
 
 class _DatasetCounter:
+    """Counts files for several threads.
+
+    Nothing is kept for each file, as `base.manifest` does on nodes: ten million files would take gigabytes here.
+    """
+
     def __init__(self, root: str, ends_at: float, tick: Tick) -> None:
         self.total = Count()
         self._root = os.fsencode(root)
@@ -221,7 +225,11 @@ class _DatasetCounter:
             if state.st_nlink > 1:
                 self._counted.add(file)
         full_path = self._root + b"/" + path if path else self._root
-        if stat.S_ISREG(state.st_mode) and not self._may_read(full_path, state):
+        # The mode needs no further call. An access control list may allow what the mode does not.
+        user, is_group = os.geteuid(), state.st_gid in self._groups
+        bit = stat.S_IRUSR if user == state.st_uid else stat.S_IRGRP if is_group else stat.S_IROTH
+        may_read = user == 0 or state.st_mode & bit or not stat.S_ISREG(state.st_mode) or os.access(full_path, os.R_OK)
+        if not may_read:
             self.add_unreadable(full_path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
     def add_unreadable(self, path: bytes, error: OSError) -> None:
@@ -233,19 +241,9 @@ class _DatasetCounter:
             self._ticked_at = time.monotonic()
             self._tick(self.total)
 
-    def _may_read(self, path: bytes, state: os.stat_result) -> bool:
-        """Decide by the mode, which needs no further call. An access control list may allow what the mode does not."""
-        user = os.geteuid()
-        is_group = state.st_gid in self._groups
-        bit = stat.S_IRUSR if user == state.st_uid else stat.S_IRGRP if is_group else stat.S_IROTH
-        return user == 0 or bool(state.st_mode & bit) or os.access(path, os.R_OK)
 
-
-def count(path: str, seconds: float, tick: Tick = lambda _: None) -> Count:
-    """The size of the file or folder `path`, which exists, counted by several threads. Links in it are not followed.
-
-    Nothing is kept for each file, as `base.manifest` does on nodes: ten million files would take gigabytes here.
-    """
+def count(path: str, seconds: float, tick: Tick) -> Count:
+    """The size of the file or folder `path`, which exists, counted by several threads. Links in it are not followed."""
     counter = _DatasetCounter(path, time.monotonic() + seconds, tick)
     state = Path(path).stat()
     if stat.S_ISDIR(state.st_mode):
@@ -256,16 +254,6 @@ def count(path: str, seconds: float, tick: Tick = lambda _: None) -> Count:
     else:
         counter.add(b"", state)
     return counter.total
-
-
-def _advice(item: Staged, size: Count) -> Iterator[str]:
-    if not size.is_whole:
-        yield f"`{item.source}` has more than {size.files:,} files; the count is incomplete"
-    if size.files > MANY_FILES and size.bytes < size.files * SMALL:
-        yield (
-            f"`{item.source}` is many small files: as an archive (`tar -cf`), it is read from a shared file system at "
-            "several times the speed, and `data.stage` unpacks it"
-        )
 
 
 def needs(stage: Sequence[Staged]) -> int | None:
@@ -282,23 +270,20 @@ def has_more(stage: Sequence[Staged]) -> bool:
 def room(stage: Sequence[Staged], counts: Sequence[Count]) -> tuple[int, int]:
     """The least bytes and files that they need on a disk.
 
-    An archive stays there beside its unpacked files until all nodes have it.
+    An archive stays there beside its unpacked files until all nodes have it. A squashfs is mounted if possible.
     """
-    needed = list(map(_needed, stage, counts))
-    return sum(size for size, _ in needed), sum(files for _, files in needed)
-
-
-def _needed(item: Staged, size: Count) -> tuple[int, int]:
-    """Bytes and files of one item; a squashfs is mounted if possible."""
-    if not item.unpack or item.unpack == "squashfs":
-        return size.held, size.files
-    try:
-        more = archives.least(item.source, item.unpack)
-    except ValueError as error:
-        raise UsageError(f"`data.stage`: `{item.source}` is not a complete zip file: {error}") from None
-    except OSError as error:
-        raise _unreadable(item.source, error) from None
-    return size.held + more.bytes, size.files + more.files
+    size, files = sum(item.held for item in counts), sum(item.files for item in counts)
+    for item in stage:
+        if item.unpack and item.unpack != "squashfs":
+            try:
+                more = archives.least(item.source, item.unpack)
+            except ValueError as error:
+                message = f"`data.stage`: `{item.source}` is not a complete zip file: {error}"
+                raise UsageError(message) from None
+            except OSError as error:
+                raise _unreadable(item.source, error) from None
+            size, files = size + more.bytes, files + more.files
+    return size, files
 
 
 def _check_room(stage: Sequence[Staged], counts: Sequence[Count], site: Site) -> None:
@@ -335,15 +320,13 @@ def _perhaps_too_large(stage: Sequence[Staged], counts: Sequence[Count], site: S
         )
 
 
-def _in_place(plan: Plan) -> tuple[str, ...]:
+def _in_place(stage: Sequence[Staged], site: Site) -> Iterator[str]:
     """A note for a cluster whose nodes have no known disk."""
-    if plan.site.local_disk:
-        return ()
-    unless = ", unless nodes set SLURM_TMPDIR" if schedulers.traits(plan.site.scheduler).has_node_disk else ""
-    stage = plan.data.stage if plan.data else ()
-    archives = ", archives unpacked in the folder for temporary files" if any(item.unpack for item in stage) else ""
-    key = f"`[clusters.{plan.site.name}] local_disk` names the folder of the nodes' own disks"
-    return (f"data is read in place{archives}{unless}: {key}",)
+    if not site.local_disk:
+        unless = ", unless nodes set SLURM_TMPDIR" if schedulers.traits(site.scheduler).has_node_disk else ""
+        archives = ", archives unpacked in the folder for temporary files" if any(item.unpack for item in stage) else ""
+        key = f"`[clusters.{site.name}] local_disk` names the folder of the nodes' own disks"
+        yield f"data is read in place{archives}{unless}: {key}"
 
 
 def _missing(plan: Plan) -> list[Staged]:
@@ -361,19 +344,14 @@ def _not_there(item: Staged, prepared_by: str = "") -> UsageError:
     elif os.path.islink(path):  # noqa: PTH114
         hint = f"it is a link to `{os.readlink(path)}`"  # noqa: PTH115
     else:
-        hint = did_you_mean(part, _names(folder)) or (
+        there: list[str] = []
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            there = [entry.name for entry in itertools.islice(entries, MOST_NAMES)]
+        hint = did_you_mean(part, there) or (
             f"`{folder}` has no `{part}`; relative paths are below `data.root`, and `data.require` is for paths that "
             "only compute nodes can see"
         )
     return UsageError(f"`data.stage`: `{item.source}` does not exist", hint=hint)
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return [entry.name for entry, _ in zip(entries, range(MOST_NAMES), strict=False)]
-    except OSError:
-        return []
 
 
 def _check(item: Staged) -> None:
@@ -389,23 +367,20 @@ def _check(item: Staged) -> None:
     begins = _block(item)
     if not begins.strip(b"\0"):
         raise UsageError(f"`data.stage`: the archive `{item.source}` is empty", hint=as_it_is)
-    if not begins.startswith(MAGIC.get(item.unpack, (b"",))) or (item.unpack == "tar" and not _is_header(begins)):
+    is_archive = item.unpack != "tar" and begins.startswith(MAGIC.get(item.unpack, (b"",)))
+    if item.unpack == "tar":
+        import tarfile
+
+        with contextlib.suppress(tarfile.TarError):
+            tarfile.TarInfo.frombuf(begins, "utf-8", "surrogateescape")
+            is_archive = True
+    if not is_archive:
         raise UsageError(f"`data.stage`: `{item.source}` is not a {item.unpack} file, despite its name", hint=as_it_is)
     if item.unpack == "tar" and _block(item, at_end=True).strip(b"\0"):
         raise UsageError(
             f"`data.stage`: the archive `{item.source}` has no end: it is truncated, or still being written",
             hint=as_it_is,
         )
-
-
-def _is_header(block: bytes) -> bool:
-    import tarfile
-
-    try:
-        tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
-    except tarfile.TarError:
-        return False
-    return True
 
 
 def _block(item: Staged, *, at_end: bool = False) -> bytes:

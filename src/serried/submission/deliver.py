@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from serried import schedulers
 from serried.base import shell
@@ -47,6 +47,16 @@ TRIES = 10
 SPARE_BYTES = 10_000_000
 """Space for the run's own files beside the snapshot."""
 FIND_OUT = "do not submit it again: the next `serried ps` checks the job; `serried forget {run}` gives the run up"
+
+
+class Observe(Protocol):
+    """Receives the current step of a build and the latest line of its output."""
+
+    def __call__(self, step: str, latest: str = "", /) -> None: ...
+
+
+def silent(_step: str, _latest: str = "", /) -> None:
+    """An observer that shows nothing."""
 
 
 @dataclass(frozen=True)

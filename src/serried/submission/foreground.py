@@ -40,8 +40,8 @@ from serried.schema.layout import SHARED_LOG, AttemptDirectory, RunDirectory
 from serried.schema.names import CANCELLED, REQUEUE, SubmissionState
 from serried.schema.reasons import Reason
 from serried.submission import environments, script
-from serried.submission.builds import Observe, silent
 from serried.submission.deliver import (
+    Observe,
     Prepared,
     establish,
     make_run_directory,
@@ -50,6 +50,7 @@ from serried.submission.deliver import (
     remove,
     remove_empty_above,
     see_through,
+    silent,
 )
 from serried.submission.prepare import prepare
 from serried.submission.request import Request, decide

@@ -12,18 +12,18 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from serried import schedulers
 from serried.base.errors import UsageError, did_you_mean
 from serried.base.text import show_duration, show_walltime
 from serried.config import shell_words
 from serried.config.values import show_memory
-from serried.schema.launchers import MODULES
+from serried.schema.launchers import MODULES, TORCHRUN_OPTIONS, NoLaunchError, NotUnderstoodError, parse_options
 from serried.schema.names import PLACEHOLDERS
-from serried.schema.plan import ALL, Allocation, Array, Environment, Launch, Limit, Plan, Source, UserScript
+from serried.schema.plan import ALL, Allocation, Array, Launch, Plan, Source, UserScript
 
 if TYPE_CHECKING:
     from serried import config
@@ -45,44 +45,54 @@ def make_plan(
     Raises UsageError if the cluster cannot meet the request.
     """
     project, experiment, cluster = resolved.project, resolved.experiment, resolved.cluster
-    data, track = experiment.data.planned, experiment.track
-    links = _chain(experiment, cluster)
-    request = experiment.resources
-    if links:
-        request = dataclasses.replace(request, time=links.link_seconds)
-    launch, allocation = choose_launch(
-        experiment, cluster, allocate(request, cluster, is_script=bool(experiment.script))
-    )
-    source = Source(project.directory, experiment.workdir, project.snapshot)
-    has_own_signal = resolved.script is not None and resolved.script.directives.signal is not None
+    data, track, script = experiment.data.planned, experiment.track, resolved.script
+    request, limit = experiment.resources, experiment.limit
+    if limit.total_time_seconds is not None:
+        link_seconds = _link_seconds(limit.total_time_seconds, request, cluster)
+        links = -(-limit.total_time_seconds // link_seconds)
+        request = dataclasses.replace(request, time=link_seconds)
+        limit = limit._replace(restarts=limit.restarts + links - 1)
+    launch, allocation = choose_launch(experiment, cluster, allocate(request, cluster, is_script=bool(script)))
+    if allocation.time_seconds is not None:
+        # The stop notice comes at most a quarter of the time limit before the end, unless a job script says otherwise.
+        has_own_signal = script is not None and script.directives.signal is not None
+        most = allocation.time_seconds if has_own_signal else allocation.time_seconds // 4
+        limit = limit._replace(warn_before_seconds=min(limit.warn_before_seconds, most))
+    size = len(json.dumps(experiment.config))
+    if size > MOST_CONFIG:
+        raise UsageError(
+            f"`config` is {size:,} bytes of JSON, and at most {MOST_CONFIG:,} fit a variable",
+            hint="move long values to a file of the project, and set its path",
+        )
+    environment, webhook = experiment.environment.planned, experiment.notify.webhook
+    if webhook is not None and webhook not in (*environment.secrets, *environment.env_file):
+        # The address of a webhook is a secret: anybody with the address can write to it.
+        environment = environment._replace(secrets=(*environment.secrets, webhook))
     from_profile = [
         key for key, origin in resolved.origins.items() if origin.is_default and key.startswith("resources.")
     ]
-    return Plan(
+    return environment_of(resolved)._replace(
         run=run_id,
-        name=name or (resolved.script.directives.name if resolved.script else None) or experiment.name,
-        project=project.name,
-        experiment=experiment.name,
+        name=name or (script.directives.name if script else None) or experiment.name,
         created=created,
         command=rank_command(experiment, experiment.command),
-        shell=experiment.shell,
         seed=experiment.seed,
         debug=experiment.debug,
         ranks_meet=experiment.ranks_meet,
         # The launches of a job script keep a log for each rank: how many ranks they have is not known.
-        shares_logs=not experiment.script and allocation.ranks > 1 and allocation.nodes * allocation.ranks > MOST_LOGS,
-        config=_config(experiment.config),
-        site=cluster.site,
+        shares_logs=not script and allocation.ranks > 1 and allocation.nodes * allocation.ranks > MOST_LOGS,
+        config=dict(experiment.config),
         allocation=allocation,
-        source=_in_place(source, resolved.script, resolved) if resolved.script else source,
-        environment=_with_webhook(experiment),
-        container=experiment.container if experiment.container.image else None,
+        source=_source_of_script(script, resolved)
+        if script
+        else Source(project.directory, experiment.workdir, project.snapshot),
+        environment=environment,
         data=data if data.stage or data.require or data.results else None,
         checkpoint=experiment.checkpoint if experiment.checkpoint.watch else None,
-        limit=_limit(experiment.limit, allocation.time_seconds, links, has_own_signal=has_own_signal),
+        limit=limit,
         launch=launch,
-        script=_script(resolved.script, resolved, name) if resolved.script else None,
-        notify=experiment.notify if experiment.notify.command or experiment.notify.webhook else None,
+        script=_script(script, resolved, name) if script else None,
+        notify=experiment.notify if experiment.notify.command or webhook else None,
         track=track._replace(project=track.project or project.name) if track.sinks else None,
         metric=experiment.metric if experiment.metric.source else None,
         sampling=experiment.sampling,
@@ -90,16 +100,16 @@ def make_plan(
         beside=experiment.beside,
         array=array,
         defaults=tuple(dict.fromkeys([*left_out(experiment.resources), *from_profile])),
-        share=project.share,
     )
 
 
-def _in_place(source: Source, script: JobScript, resolved: config.Resolved) -> Source:
+def _source_of_script(script: JobScript, resolved: config.Resolved) -> Source:
     """A job script runs where it was submitted, as the scheduler would run it, unless a setting demands a snapshot."""
     origin = resolved.origins.get("project.snapshot")
-    source = source._replace(snapshot=source.snapshot if origin and not origin.is_default else False)
     folder = os.path.expanduser(script.folder)  # noqa: PTH111 - it stays relative
-    return source._replace(workdir=os.path.normpath(os.path.join(source.workdir, folder)))  # noqa: PTH118
+    workdir = os.path.normpath(os.path.join(resolved.experiment.workdir, folder))  # noqa: PTH118
+    has_snapshot = resolved.project.snapshot and origin is not None and not origin.is_default
+    return Source(resolved.project.directory, workdir, has_snapshot)
 
 
 def _script(script: JobScript, resolved: config.Resolved, name: str | None) -> UserScript:
@@ -128,28 +138,23 @@ def _script(script: JobScript, resolved: config.Resolved, name: str | None) -> U
     )
 
 
-class Chain(NamedTuple):
-    """The attempts of a long training."""
+class Settled(NamedTuple):
+    """A plan after one more decision, and what its user should read."""
 
-    link_seconds: int
-    """The time limit of each job."""
-    links: int
-    """The number of attempts."""
+    plan: Plan
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
-def _chain(experiment: config.Experiment, cluster: config.Cluster) -> Chain | None:
-    """The links for `limit.total_time`, or None if it is not set. Raises UsageError if their length is unknown."""
-    total, asked = experiment.limit.total_time_seconds, experiment.resources.time
-    if total is None:
-        return None
-    most = asked or longest(experiment.resources, cluster)
+def _link_seconds(total_seconds: int, request: Resources, cluster: Cluster) -> int:
+    """The time limit of each job in a run that takes `limit.total_time`. Raises UsageError if it is unknown."""
+    most = request.time or longest(request, cluster)
     if most is None and not schedulers.traits(cluster.scheduler).is_this_machine:
         raise UsageError(
             f"`limit.total_time` needs the longest time limit on `{cluster.name}`, which is not known",
             hint="pass `--time 6h`, or set `time` of the partition in the cluster's profile",
         )
-    link = min(total, most or total)
-    return Chain(link, -(-total // link))
+    return min(total_seconds, most or total_seconds)
 
 
 def environment_of(resolved: config.Resolved) -> Plan:
@@ -158,9 +163,8 @@ def environment_of(resolved: config.Resolved) -> Plan:
     It counts nothing and checks no launcher, so an experiment that cannot run has such a plan too.
     """
     project, experiment, cluster = resolved.project, resolved.experiment, resolved.cluster
-    asked = experiment.resources
     queueing = {
-        name: getattr(asked, name)
+        name: getattr(experiment.resources, name)
         for name in ("gpu_type", "account", "partition", "qos", "reservation", "constraint", "extra")
     }
     return Plan(
@@ -180,38 +184,8 @@ def environment_of(resolved: config.Resolved) -> Plan:
     )
 
 
-def _config(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    size = len(json.dumps(settings))
-    if size > MOST_CONFIG:
-        raise UsageError(
-            f"`config` is {size:,} bytes of JSON, and at most {MOST_CONFIG:,} fit a variable",
-            hint="move long values to a file of the project, and set its path",
-        )
-    return dict(settings)
-
-
-def _with_webhook(experiment: config.Experiment) -> Environment:
-    """The address of a webhook is a secret: anybody with the address can write to it."""
-    environment, webhook = experiment.environment.planned, experiment.notify.webhook
-    if webhook is None or webhook in (*environment.secrets, *environment.env_file):
-        return environment
-    return environment._replace(secrets=(*environment.secrets, webhook))
-
-
-def _limit(asked: Limit, time_seconds: int | None, links: Chain | None, *, has_own_signal: bool) -> Limit:
-    """The stop notice comes at most a quarter of the time limit before the end, unless a job script says otherwise.
-
-    `restarts` are further attempts beyond those of a chain.
-    """
-    most = asked.warn_before_seconds if time_seconds is None else time_seconds if has_own_signal else time_seconds // 4
-    lead = min(asked.warn_before_seconds, most)
-    return asked._replace(warn_before_seconds=lead, restarts=asked.restarts + (links.links - 1 if links else 0))
-
-
-CPUS = 2
-"""Per GPU, or per rank."""
-MEMORY_MB = 10 * 1024
-"""Per GPU, or per rank."""
+CPUS, MEMORY_MB = 2, 10 * 1024
+"""Defaults per GPU, or per rank."""
 TIME_SECONDS = 3600
 
 
@@ -221,41 +195,51 @@ def allocate(request: Resources, cluster: Cluster, *, is_script: bool = False) -
     For a job script the scheduler fills in time and memory, and the script may start any number of ranks.
     """
     partition = _partition_of(request.partition, cluster)
-    nodes = request.nodes or 1
     gpus = _gpus(request, cluster, partition)
     ranks = request.ranks or gpus or 1
     units = gpus or ranks
-    rule = _rule(request, cluster) if gpus else None
-    cpus = _cpus(request, cluster, partition, rule, units)
-    memory = _memory(request, cluster, partition, rule, units, cpus=cpus)
+    # The defaults for the requested type of GPU, or for the only type of the profile.
+    gpu_type = request.gpu_type or (next(iter(cluster.gpus)) if len(cluster.gpus) == 1 else "")
+    rule = cluster.gpus.get(gpu_type) if gpus else None
+    if request.cpus is not None:
+        cpus = request.cpus * units
+    else:  # no more than a node has: ranks on this machine may share CPUs
+        usual = (rule.cpus if rule and rule.cpus is not None else CPUS) * units
+        cpus = min(usual, (partition.cpus if partition else None) or cluster.cpus_per_node or usual)
     exclusive = bool(request.exclusive)
     if request.exclusive is None and not is_script:  # whole nodes where a job could use the GPUs of another
         exclusive = bool(gpus) and _shows_gpus_of_others(cluster)
+    time_seconds = request.time
+    if time_seconds is None and not (is_script or schedulers.traits(cluster.scheduler).is_this_machine):
+        time_seconds = min([TIME_SECONDS, *_limits(cluster, partition)])
     allocation = Allocation(
-        nodes=nodes,
+        nodes=request.nodes or 1,
         ranks=ranks,
         gpus=gpus,
         cpus=cpus,
-        memory_mb=None if is_script and _says_no_memory(request) else memory,
-        time_seconds=None if is_script and request.time is None else _time(request, cluster, partition),
+        memory_mb=None
+        if is_script and _says_no_memory(request)
+        else _memory(request, cluster, partition, rule, units, cpus=cpus),
+        time_seconds=time_seconds,
         gpu_type=request.gpu_type if gpus else None,
-        account=request.account,
-        partition=request.partition,
-        qos=request.qos,
-        reservation=request.reservation,
-        constraint=request.constraint,
-        licenses=request.licenses,
         exclusive=exclusive,
-        comment=request.comment,
-        mail_user=request.mail_user,
-        mail_type=request.mail_type,
-        extra=request.extra,
+        **{name: getattr(request, name) for name in _PASSED_ON},
     )
     if not is_script and gpus and gpus % ranks and ranks % gpus:
         hint = "give each rank the same number of GPUs, or each GPU the same number of ranks"
         raise UsageError(f"{gpus} GPUs cannot be shared evenly by {ranks} ranks", hint=hint)
-    _check(allocation, request, cluster, partition)
+    try:
+        _check(allocation, request, cluster, partition)
+    except UsageError as error:
+        error.hint = "\n".join(filter(None, (error.hint, cluster.site.support)))
+        raise
     return allocation
+
+
+_PASSED_ON = (
+    *("account", "partition", "qos", "reservation", "constraint"),
+    *("licenses", "comment", "mail_user", "mail_type", "extra"),
+)
 
 
 def _shows_gpus_of_others(cluster: Cluster) -> bool:
@@ -287,22 +271,6 @@ def _gpus(request: Resources, cluster: Cluster, partition: Partition | None) -> 
     return 1 if (available or request.gpu_type) and request.ranks is None else 0
 
 
-def _rule(request: Resources, cluster: Cluster) -> Gpu | None:
-    """The defaults for the requested type of GPU, or for the only type of the profile."""
-    if request.gpu_type is None and len(cluster.gpus) == 1:
-        return next(iter(cluster.gpus.values()))
-    return cluster.gpus.get(request.gpu_type or "")
-
-
-def _cpus(request: Resources, cluster: Cluster, partition: Partition | None, rule: Gpu | None, units: int) -> int:
-    """By default no more than a node has: ranks on this machine may share CPUs."""
-    if request.cpus is not None:
-        return request.cpus * units
-    usual = rule.cpus if rule and rule.cpus is not None else CPUS
-    known = (partition.cpus if partition else None) or cluster.cpus_per_node
-    return min(usual * units, known) if known else usual * units
-
-
 def _memory(
     request: Resources, cluster: Cluster, partition: Partition | None, rule: Gpu | None, units: int, *, cpus: int
 ) -> int | None:
@@ -319,13 +287,6 @@ def _memory(
         return ALL
     usual = (rule.mem if rule and rule.mem is not None else MEMORY_MB) * units
     return min(usual, partition.mem) if partition and partition.mem else usual
-
-
-def _time(request: Resources, cluster: Cluster, partition: Partition | None) -> int | None:
-    """By default an hour on a cluster, or the partition's limit if that is less."""
-    if request.time is not None or schedulers.traits(cluster.scheduler).is_this_machine:
-        return request.time
-    return min([TIME_SECONDS, *_limits(cluster, partition)])
 
 
 def longest(request: Resources, cluster: Cluster) -> int | None:
@@ -352,50 +313,50 @@ def _partition_of(name: str | None, cluster: Cluster) -> Partition | None:
 
 
 def _check(allocation: Allocation, request: Resources, cluster: Cluster, partition: Partition | None) -> None:
-    """Raise UsageError with alternatives, and the site's contact, for an impossible allocation."""
-    name = request.partition or cluster.default_partition
-    try:
-        _check_account(allocation, cluster)
-        _check_nodes(allocation, cluster, partition, name)
-        _check_gpus(allocation, cluster, partition, name)
-        _check_rest(allocation, request, cluster, partition, name)
-        # A QoS may allow more time than its partition, and only Slurm knows.
-        _check_time(allocation, cluster, None if request.qos else partition, name)
-    except UsageError as error:
-        error.hint = "\n".join(filter(None, (error.hint, cluster.site.support)))
-        raise
-
-
-def _check_account(allocation: Allocation, cluster: Cluster) -> None:
+    """Raise UsageError with alternatives for an impossible allocation."""
     if cluster.needs_account and not allocation.account:
         like = f", which looks like {_listed(cluster.accounts, 'or')}" if cluster.accounts else ""
         hint = f"--account NAME{like}; or `account` in `[clusters.{cluster.name}.resources]`, once for all"
         raise UsageError(f"jobs on cluster `{cluster.name}` must name an account", hint=hint)
-
-
-def _check_nodes(allocation: Allocation, cluster: Cluster, partition: Partition | None, name: str | None) -> None:
-    nodes = allocation.nodes
-    if schedulers.traits(cluster.scheduler).is_this_machine and nodes > 1:
+    is_local = schedulers.traits(cluster.scheduler).is_this_machine
+    where = f"partition `{request.partition or cluster.default_partition}`"
+    if is_local and allocation.nodes > 1:
         hint = (
             "here: --nodes 1, or `nodes = 1` in `[experiments.NAME.on.local.resources]`; "
             "on a cluster: --cluster NAME, with `serried submit` in place of `serried run`"
         )
-        raise UsageError(f"this machine is one node, and {nodes} were requested", hint=hint)
-    if partition and partition.nodes is not None and nodes > partition.nodes:
-        message = f"{nodes} nodes were requested, and partition `{name}` allows {partition.nodes}"
+        raise UsageError(f"this machine is one node, and {allocation.nodes} were requested", hint=hint)
+    if partition and partition.nodes is not None and allocation.nodes > partition.nodes:
+        message = f"{allocation.nodes} nodes were requested, and {where} allows {partition.nodes}"
         raise UsageError(message, hint=f"request at most {partition.nodes}{_instead(allocation, cluster)}")
+    _check_gpus(allocation, cluster, partition, where)
+    if not is_local:  # ranks on this machine share CPUs and memory
+        _check_cpus_and_memory(allocation, request, cluster, partition, where)
+    # A QoS may allow more time than its partition, and only Slurm knows.
+    partition_time = partition.time if partition and not request.qos else None
+    seconds, instead = allocation.time_seconds or 0, _instead(allocation, cluster)
+    for limit, place, others in (
+        (cluster.max_time, f"cluster `{cluster.name}`", ""),
+        (partition_time, where, instead),
+    ):
+        if limit and seconds > limit:
+            spelled = show_duration(limit)
+            raise UsageError(
+                f"{show_walltime(seconds)} were requested, and {place} allows {show_walltime(limit)}",
+                hint=f"--time {spelled}{others}; or, with checkpoints, --time {spelled} --chain {-(-seconds // limit)}",
+            )
 
 
-def _check_gpus(allocation: Allocation, cluster: Cluster, partition: Partition | None, name: str | None) -> None:
+def _check_gpus(allocation: Allocation, cluster: Cluster, partition: Partition | None, where: str) -> None:
     is_local = schedulers.traits(cluster.scheduler).is_this_machine
     node = "this machine" if is_local else f"a node of cluster `{cluster.name}`"
     if cluster.gpus_per_node is not None and allocation.gpus > cluster.gpus_per_node:
         raise _too_many_gpus(allocation, cluster.gpus_per_node, node, one_node=is_local)
     if partition and partition.gpus is not None and allocation.gpus > partition.gpus:
-        raise _too_many_gpus(allocation, partition.gpus, f"a node of partition `{name}`", one_node=False)
+        raise _too_many_gpus(allocation, partition.gpus, f"a node of {where}", one_node=False)
     total = allocation.nodes * allocation.gpus
     if partition and partition.total_gpus is not None and total > partition.total_gpus:
-        message = f"{total} GPUs were requested in all, and partition `{name}` allows {partition.total_gpus} per job"
+        message = f"{total} GPUs were requested in all, and {where} allows {partition.total_gpus} per job"
         raise UsageError(message, hint=f"request at most {partition.total_gpus}{_instead(allocation, cluster)}")
     if allocation.gpu_type and cluster.gpu_types and allocation.gpu_type not in cluster.gpu_types:
         hint = did_you_mean(allocation.gpu_type, cluster.gpu_types) or _there_are(cluster.gpu_types)
@@ -410,77 +371,46 @@ def _too_many_gpus(allocation: Allocation, available: int, node: str, *, one_nod
     return UsageError(f"{allocation.gpus} GPUs per node were requested, and {node} has {available}", hint=hint)
 
 
-def _check_rest(
-    allocation: Allocation, request: Resources, cluster: Cluster, partition: Partition | None, name: str | None
+def _check_cpus_and_memory(
+    allocation: Allocation, request: Resources, cluster: Cluster, partition: Partition | None, where: str
 ) -> None:
-    """CPUs and memory. On this machine ranks share them."""
-    if schedulers.traits(cluster.scheduler).is_this_machine:
-        return
-    per_unit = "counts per GPU, or per rank without GPUs"
-    if cluster.cpus_per_node and allocation.cpus > cluster.cpus_per_node:
-        message = (
-            f"{allocation.cpus} CPUs per node were requested, and cluster `{cluster.name}` has {cluster.cpus_per_node}"
-        )
-        raise UsageError(message, hint=f"`cpus` {per_unit}")
-    if partition and partition.cpus and allocation.cpus > partition.cpus:
-        message = (
-            f"{allocation.cpus} CPUs per node were requested, and a node of partition `{name}` has {partition.cpus}"
-        )
-        raise UsageError(message, hint=f"`cpus` {per_unit}{_instead(allocation, cluster)}")
+    instead = _instead(allocation, cluster)
+    for limit, place, others in (
+        (cluster.cpus_per_node, f"cluster `{cluster.name}`", ""),
+        (partition.cpus if partition else None, f"a node of {where}", instead),
+    ):
+        if limit and allocation.cpus > limit:
+            message = f"{allocation.cpus} CPUs per node were requested, and {place} has {limit}"
+            raise UsageError(message, hint=f"`cpus` counts per GPU, or per rank without GPUs{others}")
     memory = allocation.memory_mb or ALL
     if partition and partition.mem and memory > partition.mem:
-        has = f"a node of partition `{name}` has {show_memory(partition.mem)}"
+        available = show_memory(partition.mem)
+        hint = "`mem` counts per GPU, or per rank without GPUs"
+        if request.mem_per_node is not None:
+            hint = f"`mem_per_node` may be at most {available}"
+        elif request.mem_per_cpu is not None:
+            hint = f"`mem_per_cpu` counts for each of the {allocation.cpus} CPUs of a node"
         raise UsageError(
-            f"{show_memory(memory)} of memory per node were requested, and {has}",
-            hint=_memory_hint(allocation, request, partition.mem) + _instead(allocation, cluster),
+            f"{show_memory(memory)} of memory per node were requested, and a node of {where} has {available}",
+            hint=hint + instead,
         )
-
-
-def _memory_hint(allocation: Allocation, request: Resources, available: int) -> str:
-    """By the setting that was typed."""
-    if request.mem_per_node is not None:
-        return f"`mem_per_node` may be at most {show_memory(available)}"
-    if request.mem_per_cpu is not None:
-        return f"`mem_per_cpu` counts for each of the {allocation.cpus} CPUs of a node"
-    return "`mem` counts per GPU, or per rank without GPUs"
-
-
-def _check_time(allocation: Allocation, cluster: Cluster, partition: Partition | None, name: str | None) -> None:
-    seconds = allocation.time_seconds
-    if seconds is None:
-        return
-    requested = show_walltime(seconds)
-    if cluster.max_time and seconds > cluster.max_time:
-        message = f"{requested} were requested, and cluster `{cluster.name}` allows {show_walltime(cluster.max_time)}"
-        raise UsageError(message, hint=_shorter(seconds, cluster.max_time))
-    if partition and partition.time and seconds > partition.time:
-        message = f"{requested} were requested, and partition `{name}` allows {show_walltime(partition.time)}"
-        raise UsageError(message, hint=_shorter(seconds, partition.time, _instead(allocation, cluster)))
-
-
-def _shorter(seconds: int, longest: int, instead: str = "") -> str:
-    links = -(-seconds // longest)
-    spelled = show_duration(longest)
-    return f"--time {spelled}{instead}; or, with checkpoints, --time {spelled} --chain {links}"
 
 
 def _instead(allocation: Allocation, cluster: Cluster) -> str:
     """`; --partition long allows it`: the partitions without a known limit below the request."""
-    others = [name for name, known in cluster.partitions.items() if _allows(known, allocation)]
-    flags = " or ".join(f"--partition {shlex.quote(name)}" for name in others)
-    return f"; {flags} {'allows' if len(others) == 1 else 'allow'} it" if others else ""
-
-
-def _allows(partition: Partition, allocation: Allocation) -> bool:
-    amounts = (
-        (partition.time, allocation.time_seconds),
-        (partition.nodes, allocation.nodes),
-        (partition.gpus, allocation.gpus),
-        (partition.total_gpus, allocation.nodes * allocation.gpus),
-        (partition.cpus, allocation.cpus),
-        (partition.mem, allocation.memory_mb),
-    )
-    return all(limit is None or limit >= (amount or 0) for limit, amount in amounts)
+    others = []
+    for name, known in cluster.partitions.items():
+        amounts = (
+            (known.time, allocation.time_seconds),
+            (known.nodes, allocation.nodes),
+            (known.gpus, allocation.gpus),
+            (known.total_gpus, allocation.nodes * allocation.gpus),
+            (known.cpus, allocation.cpus),
+            (known.mem, allocation.memory_mb),
+        )
+        if all(limit is None or limit >= (amount or 0) for limit, amount in amounts):
+            others.append(f"--partition {shlex.quote(name)}")
+    return f"; {' or '.join(others)} {'allows' if len(others) == 1 else 'allow'} it" if others else ""
 
 
 def gpu_note(request: Resources, allocation: Allocation, cluster: Cluster) -> str:
@@ -488,15 +418,13 @@ def gpu_note(request: Resources, allocation: Allocation, cluster: Cluster) -> st
     if not allocation.gpus or request.exclusive or not _shows_gpus_of_others(cluster):
         return ""
     where = schedulers.traits(cluster.scheduler).title
-    if allocation.exclusive:
-        ways = (
-            f"`--no-exclusive`, or `hides_gpus = true` in `[clusters.{cluster.name}]` if the site has its cgroup hook"
-        )
-        return f"{where} does not assign GPUs to jobs, so this job takes whole nodes; to share them: {ways}"
-    return f"{where} does not assign GPUs to jobs: another job on the same node may use the same GPUs"
+    if not allocation.exclusive:
+        return f"{where} does not assign GPUs to jobs: another job on the same node may use the same GPUs"
+    ways = f"`--no-exclusive`, or `hides_gpus = true` in `[clusters.{cluster.name}]` if the site has its cgroup hook"
+    return f"{where} does not assign GPUs to jobs, so this job takes whole nodes; to share them: {ways}"
 
 
-def partition_note(allocation: Allocation, cluster: Cluster, tasks: int = 1, parallel: int | None = None) -> str:
+def partition_note(allocation: Allocation, cluster: Cluster, tasks: int, parallel: int | None) -> str:
     """A note if the partition runs fewer tasks at a time than requested; else ""."""
     name = allocation.partition or cluster.default_partition or ""
     known = cluster.partitions.get(name)
@@ -545,7 +473,7 @@ ELASTIC = ("--min-np", "--max-np", "--min-num-proc", "--max-num-proc", "--host-d
 """Options of horovodrun."""
 _ITS_NUMBER = re.compile(r"\b(?:LOCAL_)?RANK\b|\bSLURM_(?:PROC|LOCAL)ID\b|\{(?:local_)?rank\}")
 """A text that contains a rank's number may start its commands in one rank only."""
-RUN, OLD = "torch.distributed.run", "torch.distributed.launch"
+OLD = "torch.distributed.launch"
 OUR_KEYS = {
     "nproc-per-node": "`resources.ranks` is the number of ranks on each node",
     "nnodes": "`resources.nodes` is the number of nodes",
@@ -554,6 +482,8 @@ OUR_KEYS = {
 """Torchrun's options that are keys of Serried, with a hint."""
 MEETING = ("standalone", "node-rank", "rdzv-", "master-", "local-addr")
 """Options about the rendezvous, which Serried sets up."""
+_OF_COMMAND = ("--module", "--no-python", "--use-env")
+"""Options of torchrun that say how a rank's command is started."""
 _IN_BRACES = re.compile(r"(?<!\{)\{([a-z][a-z_]+)\}(?!\})")
 
 
@@ -571,16 +501,36 @@ def choose_launch(
         return Launch("script"), allocation
     # One process on CPUs starts as by hand: many programs take RANK for a request to train over NCCL.
     is_alone = allocation.nodes * allocation.ranks == 1 and not allocation.gpus
-    chosen = experiment.launch._replace(kind=experiment.launch.kind or ("single" if is_alone else "agent"))
-    if chosen.kind == "single":
-        allocation = _single(experiment.resources.ranks, allocation)
-    _check_gpu_per_rank(chosen, allocation)
-    _check_options(chosen, allocation)
-    _check_command(chosen, experiment, experiment.command, allocation)
-    _check_scheduler(chosen, cluster)
-    if chosen.kind == "horovodrun":
-        _check_horovodrun(chosen, experiment)
-    return chosen, allocation
+    launch = experiment.launch._replace(kind=experiment.launch.kind or ("single" if is_alone else "agent"))
+    kind = launch.kind
+    if kind == "single":  # one process for all GPUs of a node
+        ranks = experiment.resources.ranks or 1
+        message = '`launch.kind = "single"` is one process, and {} were requested'
+        if allocation.nodes > 1:
+            raise UsageError(
+                message.format(f"{allocation.nodes} nodes"),
+                hint="pass `--nodes 1` for DataParallel, or use DistributedDataParallel with one rank per GPU",
+            )
+        if ranks > 1:
+            hint = "leave `ranks` out: the process sees all GPUs of its node"
+            raise UsageError(message.format(f"{ranks} ranks"), hint=hint)
+        allocation = allocation._replace(ranks=1)
+    if 0 < allocation.gpus < allocation.ranks and kind not in ("mpirun", "srun"):  # MPI programs may share GPUs
+        gpus = f"{allocation.gpus} GPU{'s' if allocation.gpus > 1 else ''}"
+        raise UsageError(
+            f"{allocation.ranks} ranks and {gpus} on each node: some ranks would have no GPU",
+            hint="leave `ranks` out for one rank per GPU, or set `gpus = 0` for ranks without GPUs",
+        )
+    _check_options(launch, allocation, experiment)
+    _check_command(launch, experiment, experiment.command, allocation)
+    owner, its = schedulers.owner(kind), schedulers.traits(cluster.scheduler)
+    if owner and owner != its:
+        where = its.title if its.is_this_machine else f"cluster `{cluster.name}` ({cluster.scheduler})"
+        raise UsageError(
+            f'`launch.kind = "{kind}"` needs {owner.title}, and {where} does not have {owner.title}',
+            hint="`agent`, the default, starts the same ranks everywhere",
+        )
+    return launch, allocation
 
 
 def task_commands(
@@ -595,32 +545,7 @@ def task_commands(
             raise UsageError(f"task {index}: {error.message}", hint=error.hint) from None
 
 
-def _single(ranks: int | None, allocation: Allocation) -> Allocation:
-    """One process for all GPUs of a node."""
-    if allocation.nodes > 1:
-        raise UsageError(
-            f'`launch.kind = "single"` is one process, and {allocation.nodes} nodes were requested',
-            hint="pass `--nodes 1` for DataParallel, or use DistributedDataParallel with one rank per GPU",
-        )
-    if ranks is not None and ranks > 1:
-        raise UsageError(
-            f'`launch.kind = "single"` is one process, and {ranks} ranks were requested',
-            hint="leave `ranks` out: the process sees all GPUs of its node",
-        )
-    return allocation._replace(ranks=1)
-
-
-def _check_gpu_per_rank(launch: Launch, allocation: Allocation) -> None:
-    """A training has a GPU for each rank. MPI programs may share GPUs."""
-    ranks, gpus = allocation.ranks, allocation.gpus
-    if 0 < gpus < ranks and launch.kind not in ("mpirun", "srun"):
-        raise UsageError(
-            f"{ranks} ranks and {gpus} GPU{'s' if gpus > 1 else ''} on each node: some ranks would have no GPU",
-            hint="leave `ranks` out for one rank per GPU, or set `gpus = 0` for ranks without GPUs",
-        )
-
-
-def _check_options(launch: Launch, allocation: Allocation) -> None:
+def _check_options(launch: Launch, allocation: Allocation, experiment: config.Experiment) -> None:
     if launch.max_restarts and launch.kind != "torchrun":
         raise UsageError(
             "`launch.max_restarts` is an option of torchrun",
@@ -634,6 +559,19 @@ def _check_options(launch: Launch, allocation: Allocation) -> None:
             f"`{split}` hides the GPUs of a node from its other ranks",
             hint="remove the option: ranks see all GPUs of their node and use the GPU of their LOCAL_RANK",
         )
+    if launch.kind != "horovodrun":
+        return
+    if experiment.container.image:
+        raise UsageError(
+            "`horovodrun` in a container cannot start ranks outside the container",
+            hint="`--launch mpirun`, if Horovod is built with MPI; on one node, `--launch single -- horovodrun -np …`",
+        )
+    elastic = next((option for option in launch.options if option.partition("=")[0] in ELASTIC), None)
+    if elastic:
+        raise UsageError(
+            f"`{elastic}` lets Horovod change the number of ranks, which the plan fixes",
+            hint="`limit.restarts` starts another attempt after a failure",
+        )
 
 
 def _check_command(
@@ -645,7 +583,9 @@ def _check_command(
 
 
 def _check_program(launch: Launch, started: Sequence[str], allocation: Allocation, *, is_typed: bool) -> None:
-    program = _program_of(started)
+    program = PurePosixPath(started[0]).name
+    if program.startswith("python") and len(started) > 2 and started[1] == "-m":
+        program = MODULES.get(started[2], program)  # `torchrun` of `python -m torch.distributed.run`
     ranks = allocation.nodes * allocation.ranks
     if program in OF_A_CLUSTER and ranks > 1:
         instead = f": --launch {program}" if program in ("srun", "mpirun") else ""
@@ -658,7 +598,10 @@ def _check_program(launch: Launch, started: Sequence[str], allocation: Allocatio
             f"`{program}` is both launcher and command: each rank would start `{program}` again",
             hint="pass only the rank's command, such as `python train.py`; put launcher options in `launch.options`",
         )
-    if program in DOUBLES and launch.kind not in ("single", program) and ranks > 1 and not _spans(started, allocation):
+    # Options that name several nodes are meant for one start on each node.
+    options = {word.partition("=")[0].replace("_", "-") for word in started}
+    is_once_per_node = allocation.ranks == 1 and bool(options & SPANNING)
+    if program in DOUBLES and launch.kind not in ("single", program) and ranks > 1 and not is_once_per_node:
         once = f"`--launch single` to start `{program}` once with its own options"
         otherwise = once if allocation.nodes == 1 else f"submit a job script that calls `{program}`"
         raise UsageError(
@@ -676,36 +619,6 @@ def _without_launcher(program: str, started: Sequence[str]) -> str:
     return f"leave `{program}` and its options out: `{launcher}-- python {script} …`"
 
 
-def _spans(started: Sequence[str], allocation: Allocation) -> bool:
-    """The command is meant to start once on each node: its options name several nodes."""
-    options = {word.partition("=")[0].replace("_", "-") for word in started}
-    return allocation.ranks == 1 and bool(options & SPANNING)
-
-
-def _check_scheduler(launch: Launch, cluster: config.Cluster) -> None:
-    owner, its = schedulers.owner(launch.kind), schedulers.traits(cluster.scheduler)
-    if owner and owner != its:
-        where = its.title if its.is_this_machine else f"cluster `{cluster.name}` ({cluster.scheduler})"
-        raise UsageError(
-            f'`launch.kind = "{launch.kind}"` needs {owner.title}, and {where} does not have {owner.title}',
-            hint="`agent`, the default, starts the same ranks everywhere",
-        )
-
-
-def _check_horovodrun(launch: Launch, experiment: config.Experiment) -> None:
-    if experiment.container.image:
-        raise UsageError(
-            "`horovodrun` in a container cannot start ranks outside the container",
-            hint="`--launch mpirun`, if Horovod is built with MPI; on one node, `--launch single -- horovodrun -np …`",
-        )
-    elastic = next((option for option in launch.options if option.partition("=")[0] in ELASTIC), None)
-    if elastic:
-        raise UsageError(
-            f"`{elastic}` lets Horovod change the number of ranks, which the plan fixes",
-            hint="`limit.restarts` starts another attempt after a failure",
-        )
-
-
 def _started(command: Sequence[str], *, is_shell: bool = False) -> Iterator[tuple[str, ...]]:
     """Commands that each rank certainly starts: the command itself, or the unconditional ones of a shell's text.
 
@@ -721,14 +634,6 @@ def _started(command: Sequence[str], *, is_shell: bool = False) -> Iterator[tupl
         yield words
 
 
-def _program_of(command: Sequence[str]) -> str:
-    """The program's name, which for `python -m torch.distributed.run` is `torchrun`."""
-    name = PurePosixPath(command[0]).name
-    if name.startswith("python") and len(command) > 2 and command[1] == "-m":
-        return MODULES.get(command[2], name)
-    return name
-
-
 def _in(text: str) -> Iterator[tuple[str, ...]]:
     from serried.config.shell_words import certain  # few commands need the reader of scripts
 
@@ -740,28 +645,28 @@ def _in(text: str) -> Iterator[tuple[str, ...]]:
 
 def _without_torchrun(command: Sequence[str]) -> tuple[str, ...]:
     """`python train.py` of `torchrun train.py`. Raises UsageError for options of torchrun that Serried sets."""
-    python, words = _split(command)
-    if python is None:
+    program = PurePosixPath(command[0])
+    if program.name == "torchrun":
+        python, words = str(program.parent / "python") if "/" in command[0] else "python", command[1:]
+    elif program.name.startswith("python") and command[1:2] == ("-m",) and MODULES.get(command[2]) == "torchrun":
+        python, words = command[0], command[3:]
+    else:
         return tuple(command)
-    is_module, is_program, uses_variables = False, False, OLD not in command[:3]
-    while words and words[0].startswith("-"):
-        option = words[0].lstrip("-").replace("_", "-")
-        if option in ("m", "module"):
-            is_module = True
-        elif option == "no-python":
-            is_program = True
-        elif option == "use-env":
-            uses_variables = True
-        else:
-            raise _refusal(words[0], option)
-        words = words[1:]
-    if not words:
+    try:
+        options = parse_options(TORCHRUN_OPTIONS, words)
+    except (NotUnderstoodError, NoLaunchError):
+        refused = next(word for word in words if word[0] == "-" and word.replace("_", "-") not in ("-m", *_OF_COMMAND))
+        raise _refusal(refused, refused.replace("_", "-")) from None
+    for word, name in options.words:
+        if name and name not in _OF_COMMAND:
+            raise _refusal(word, name)
+    script = words[len(options.words) :]
+    if not script:
         raise UsageError(f"`{' '.join(command)}` names no script", hint="for example `torchrun train.py`")
-    rank = words if is_program else [python, *(["-m"] if is_module else []), *words]
-    if not uses_variables:
-        at = len(rank) - len(words) + 1
-        rank = [*rank[:at], "--local-rank={local_rank}", *rank[at:]]
-    return tuple(rank)
+    start = [] if "--no-python" in options.values else [python, *(["-m"] if "--module" in options.values else [])]
+    if OLD in command[:3] and "--use-env" not in options.values:
+        script = [script[0], "--local-rank={local_rank}", *script[1:]]
+    return (*start, *script)
 
 
 def command_warnings(command: Sequence[str]) -> Iterator[str]:
@@ -779,18 +684,8 @@ def command_warnings(command: Sequence[str]) -> Iterator[str]:
             yield f"`{{{name}}}` in the command is not a placeholder: did you mean `{{{near[0]}}}`?"
 
 
-def _split(command: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The Python that torchrun would run, and torchrun's arguments; None for another program."""
-    program = PurePosixPath(command[0])
-    if program.name == "torchrun":
-        return (str(program.parent / "python") if "/" in command[0] else "python"), list(command[1:])
-    if program.name.startswith("python") and len(command) > 2 and command[1] == "-m" and command[2] in (RUN, OLD):
-        return command[0], list(command[3:])
-    return None, []
-
-
 def _refusal(word: str, option: str) -> UsageError:
-    name = option.partition("=")[0]
+    name = option.partition("=")[0].lstrip("-")
     hint = OUR_KEYS.get(name)
     if hint is None and name.startswith(MEETING):
         hint = "remove the option: Serried knows the nodes and reserves a port"

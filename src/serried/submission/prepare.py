@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from serried import config, schedulers
 from serried.base import shell
@@ -27,12 +27,14 @@ from serried.schema.layout import RunDirectory
 from serried.schema.names import COMPLETED
 from serried.schema.plan import Environment, Plan
 from serried.schema.tracking import KEY, MLFLOW, OFF, OFFLINE, ONLINE, SERVER, TENSORBOARD, WANDB
-from serried.submission import builds, containers, environments, snapshot
-from serried.submission.builds import Builder, Observe, Recipe, Tick, silent
-from serried.submission.deliver import Prepared, assemble, see_through, sources_directory
-from serried.submission.environments import absent_interpreter, absent_mpi, absent_program, choose, idle
-from serried.submission.plan import command_warnings, divide_indices, make_plan
+from serried.submission import environments, snapshot
+from serried.submission.deliver import Observe, Prepared, assemble, see_through, silent, sources_directory
+from serried.submission.environments import choose
+from serried.submission.plan import Settled, command_warnings, divide_indices, make_plan
 from serried.submission.snapshot import Survey, site_folders
+
+if TYPE_CHECKING:
+    from serried.submission.builds import Builder, Recipe, Tick
 
 
 def prepare(
@@ -55,67 +57,56 @@ def prepare(
     environment fails its check; DataFailed if the command that prepares the data fails.
     """
     project = Path(plan.source.directory)
-    _check_number_of_jobs(plan)
+    is_script = plan.script is not None
     plan = divide(plan)
     _check_workdir(plan, project)
-    if plan.script is None:
-        _check_placeholders(plan, each)
+    _check_placeholders(plan, each)
     _check_side_commands(plan)
-    plan = containers.settle(plan, environ)
-    containers.check_runscript(plan, each)
-    plan, tracking_notes, tracking_warnings = settle_tracking(plan, environ)
-    environ = with_key(plan, environ)
+    if plan.container or any(tuple(words[:1]) == (names.RUNSCRIPT,) for words in (plan.command, *each)):
+        from serried.submission import containers
+
+        plan = containers.settle(plan, environ)
+        containers.check_runscript(plan, each)
+    plan, notes, cautions = settle_tracking(plan, environ)
+    environ = _with_key(plan, environ)
     plan = settle_search(plan, environ)
     reports: tuple[str, ...] = ()
     if plan.environment.build:
-        plan, reports = settle_environment(plan, resolved, environ, observe)
-    if not reports and plan.script is None:
-        inside = plan.container is not None
-        plan = plan._replace(environment=choose(plan.environment, environ, inside=inside))
+        plan, _, reports = settle_environment(plan, resolved, environ, observe)
+    is_built = not reports
+    if is_built and not is_script:
+        plan = plan._replace(environment=choose(plan.environment, environ, inside=plan.container is not None))
     environment = job_environment(plan, environ)
-    if not reports:
-        workdir = project / plan.source.workdir
-        environments.check(plan.environment, environment, workdir, containers.entering(plan))
-        if plan.script is not None:
-            reports = absent_interpreter(plan.script)
-        else:
-            reports = (
-                *absent_program(plan, environment, workdir),
-                *absent_mpi(plan, environment),
-                *idle(plan, project, environments.active_prefix(environ)),
-            )
-    data_notes: tuple[str, ...] = ()
+    if is_built:
+        environments.check(plan, environment)
+        reports = tuple(environments.absences(plan, environment, environments.active_prefix(environ)))
     if plan.data or resolved.experiment.data.prepare:
         from serried.submission import data
 
-        plan, data_notes = data.settle(plan, resolved, environment, observe)
-    plan, surveyed, cautions = _surveyed(plan, resolved, project)
+        plan, data_notes, _ = data.settle(plan, resolved, environment, observe)
+        notes = (*notes, *data_notes)
+    plan, surveyed, survey_warnings = _surveyed(plan, resolved, project)
+    warnings = [*resolved.warnings]
+    warnings += [] if is_script else command_warnings(resolved.experiment.command)
+    warnings += [*reports, *survey_warnings]
     script = resolved.script.text.decode(errors="replace") if resolved.script else ""
     if surveyed is not None:
-        if plan.script is None:
+        if not is_script:
             _check_paths(plan, each, surveyed)
         plan = _with_snapshot(plan, surveyed, environment)
-        cautions = (*cautions, *_about_snapshot(plan, surveyed))
-        if plan.script is None:
-            cautions = (*cautions, *_path_warnings(plan, each, surveyed), *_unused_restarts(plan, each, surveyed))
+        warnings += _about_snapshot(plan, surveyed)
+        if not is_script:
+            warnings += [*_path_warnings(plan, each, surveyed), *_unused_restarts(plan, each, surveyed)]
         texts = [*_texts_of(plan, each, script, trials), ("`PYTHONPATH`", environment.get("PYTHONPATH", ""))]
-        cautions = (*cautions, *_paths_out(plan, texts, surveyed))
+        warnings += _paths_out(plan, texts, surveyed)
     started = [script] if resolved.script else [" ".join(command) for command in each or [plan.command]]
-    warnings = (
-        *resolved.warnings,
-        *(command_warnings(resolved.experiment.command) if plan.script is None else ()),
-        *reports,
-        *cautions,
-        *tracking_warnings,
-        *missing_modules(plan, environment),
-        *dict.fromkeys(itertools.chain.from_iterable(map(hidden_failures, started))),
-        *_unset_variables(plan, each, environment),
-    )
-    prepared = assemble(plan, environment, each, warnings, jobs, may_lack_command=observe is None)
-    notes = (*resolved.notes, *tracking_notes, *data_notes)
+    warnings += [*cautions, *_missing_modules(plan, environment)]
+    warnings += dict.fromkeys(itertools.chain.from_iterable(map(hidden_failures, started)))
+    warnings += _unset_variables(plan, each, environment)
+    prepared = assemble(plan, environment, each, tuple(warnings), jobs, may_lack_command=observe is None)
     return dataclasses.replace(
         prepared,
-        notes=notes,
+        notes=(*resolved.notes, *notes),
         survey=surveyed,
         revision=snapshot.read_revision(project),
         user_script=resolved.script.text if resolved.script else b"",
@@ -124,21 +115,17 @@ def prepare(
 
 
 BUILD_COMMAND = ("/bin/bash", "-c", 'exec /bin/bash "$SCRIPT" >>"$LOG" 2>&1')
-
-
-BUILD_CPUS = 4
-
-
-BUILD_MEMORY_MB = 8 * 1024
-
-
-BUILD_SECONDS = 3600
+BUILD_CPUS, BUILD_MEMORY_MB, BUILD_SECONDS = 4, 8 * 1024, 3600
 """Resources of a job that builds, beside a GPU where the profile wants one."""
 
 
-def recipe(plan: Plan, environ: Mapping[str, str]) -> Recipe | None:
+def _recipe(plan: Plan, environ: Mapping[str, str]) -> Recipe | None:
     """How to build the environment of a plan; None if Serried does not build it. Raises UsageError."""
-    return environments.recipe(plan.environment, Path(plan.source.directory), _variables(plan, environ))
+    if plan.environment.build is None:
+        return None
+    from serried.submission import builds
+
+    return builds.environment_recipe(plan.environment, Path(plan.source.directory), _variables(plan, environ))
 
 
 def _variables(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
@@ -148,44 +135,45 @@ def _variables(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
 
 def settle_environment(
     plan: Plan, resolved: config.Resolved, environ: Mapping[str, str], observe: Observe | None
-) -> tuple[Plan, tuple[str, ...]]:
-    """The plan with the folder of its environment, built now if needed, and notes about it.
+) -> Settled:
+    """The plan with the folder of its environment, built now if needed.
 
     With None for `observe` nothing is built: the folder is then the expected one. Raises EnvironmentFailed.
     """
-    wanted = recipe(plan, environ)
-    if wanted is None:
-        return plan, ()
-    prefix = wanted.finished()
+    recipe = _recipe(plan, environ)
+    if recipe is None or plan.environment.build is None:
+        return Settled(plan)
+    prefix = recipe.finished()
     if prefix is None and observe is None:
-        note = f"the environment is built first, from {wanted.source}: its content is unknown in this dry run"
-        return _with_prefix(plan, wanted.expected), (note,)
-    if prefix is None and observe and plan.environment.build:
-        build = builder_of(plan, resolved, environ, plan.environment.build.where, observe)
-        prefix = builds.provide(wanted, build, observe)
-    return _with_prefix(plan, prefix or wanted.expected), ()
+        warning = f"the environment is built first, from {recipe.source}: its content is unknown in this dry run"
+        return Settled(_with_prefix(plan, recipe.expected), warnings=(warning,))
+    if prefix is None and observe:
+        from serried.submission import builds
+
+        prefix = builds.provide(
+            recipe, builder_of(plan, resolved, environ, plan.environment.build.where, observe), observe
+        )
+    return Settled(_with_prefix(plan, prefix or recipe.expected))
 
 
 def _with_prefix(plan: Plan, prefix: Path) -> Plan:
     environment = plan.environment
     if environment.build and environment.build.kind == "conda":
-        environment = environment._replace(conda=str(prefix))
-    else:
-        environment = environment._replace(venv=str(prefix))
-    return plan._replace(environment=environment)
+        return plan._replace(environment=environment._replace(conda=str(prefix)))
+    return plan._replace(environment=environment._replace(venv=str(prefix)))
 
 
 def builder_of(
     plan: Plan, resolved: config.Resolved, environ: Mapping[str, str], where: str, observe: Observe
 ) -> Builder:
-    """Builds the environment or image of `plan` on this machine (`here`), or in a `job` or `gpu-job`."""
+    """Builds the environment or image of `plan` on this machine (`here`), or in a `job` or `gpu-job`.
+
+    The job is a separate run with the account and partition of `plan`. Ctrl-C stops that run.
+    """
     if where == "here":
+        from serried.submission import builds
+
         return builds.here(_variables(plan, environ))
-    return _by_job(plan, resolved, environ, where, observe)
-
-
-def _by_job(plan: Plan, resolved: config.Resolved, environ: Mapping[str, str], where: str, observe: Observe) -> Builder:
-    """Builds in a separate run with the account and partition of `plan`. Ctrl-C stops that run."""
 
     def build(script: Path, log: Path, tick: Tick) -> str:
         settings = _resolved(plan, resolved, where, {"SCRIPT": str(script), "LOG": str(log)})
@@ -223,11 +211,8 @@ def _resolved(plan: Plan, resolved: config.Resolved, where: str, files: Mapping[
     of_ranks = plan.environment
     environment = Environment(
         env={**of_ranks.env, **files},
-        secrets=of_ranks.secrets,
-        env_file=of_ranks.env_file,
-        inherit=of_ranks.inherit,
-        env_file_path=of_ranks.env_file_path,
         check="",
+        **{name: getattr(of_ranks, name) for name in ("secrets", "env_file", "inherit", "env_file_path")},
     )
     request = config.EnvironmentRequest(planned=environment)
     return dataclasses.replace(
@@ -263,23 +248,23 @@ class Inspected:
 
 def inspect_environment(plan: Plan, environ: Mapping[str, str]) -> Inspected:
     """Builds nothing. Raises UsageError for paths that do not exist."""
+    from serried.submission import containers
+
     plan = containers.settle(plan, environ)
-    wanted = recipe(plan, environ)
-    prefix = wanted.finished() if wanted else None
-    if wanted:
-        plan = _with_prefix(plan, prefix or wanted.expected)
-    if not wanted or prefix:
+    recipe = _recipe(plan, environ)
+    prefix = recipe.finished() if recipe else None
+    if recipe:
+        plan = _with_prefix(plan, prefix or recipe.expected)
+    if not recipe or prefix:
         plan = plan._replace(environment=choose(plan.environment, environ, inside=bool(plan.container)))
-    return Inspected(plan, wanted.source if wanted else None, ready=not wanted or bool(prefix))
+    return Inspected(plan, recipe.source if recipe else None, ready=not recipe or bool(prefix))
 
 
 def about_environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str | None]:
     """The Python in the environment, after its check has passed. Raises EnvironmentFailed."""
     variables = environments.job_environment(plan.environment, environ)
-    workdir = Path(plan.source.directory) / plan.source.workdir
-    inside = containers.entering(plan)
-    environments.check(plan.environment, variables, workdir, inside)
-    return environments.about(plan.environment, variables, workdir, inside)
+    environments.check(plan, variables)
+    return environments.about(plan, variables)
 
 
 def unused_environments(
@@ -290,18 +275,22 @@ def unused_environments(
     Plans for other clusters keep every environment from a file that only they name: their Python and modules cannot be
     seen from here.
     """
-    wanted = [recipe(plan, environ) for plan in plans]
-    kept = {each.finished() for each in wanted if each} | set(_in_use())
+    from serried.submission import builds
+
+    recipes = [_recipe(plan, environ) for plan in plans]
+    kept = {recipe.finished() for recipe in recipes if recipe} | set(_in_use())
     spared = _sources(elsewhere, project) - _sources(plans, project)
     built = builds.built(project / builds.ENVIRONMENTS)
     return [prefix for prefix, source in built if prefix not in kept and source not in spared]
 
 
 def _sources(plans: list[Plan], project: Path) -> set[str]:
+    from serried.submission import builds
+
     sources = set()
     for build in filter(None, (plan.environment.build for plan in plans)):
         with contextlib.suppress(UsageError):
-            sources.add(str(environments.source_of(build, project)))
+            sources.add(str(builds.source_of(build, project)))
     return sources
 
 
@@ -325,17 +314,19 @@ def describe_active(environ: Mapping[str, str]) -> str:
 
 
 OPTUNA = "optuna"
+TRACKERS = {TENSORBOARD: "tensorboard", WANDB: "wandb", MLFLOW: "mlflow-skinny"}
+"""The package of each sink; the module has the sink's name."""
 
 
 def settle_search(plan: Plan, environ: Mapping[str, str]) -> Plan:
-    """The plan with the place of the search's journal, and the Pythons that have Optuna.
-
-    A later run of the sweep uses the journal of the first one while that exists. Raises UsageError without Optuna.
-    """
+    """The plan with the journal of its search, and the Pythons that have Optuna. Raises UsageError without one."""
     sweep = plan.sweep
     if sweep is None or sweep.search is None:
         return plan
-    pythons = tuple(dict.fromkeys(_pythons_with_optuna(environ)))
+    prefix = environments.active_prefix(environ)
+    pythons = [sys.executable] if importlib.util.find_spec(OPTUNA) is not None else []
+    if prefix and any(Path(prefix).glob(f"lib/python3*/site-packages/{OPTUNA}")):
+        pythons.append(str(Path(prefix) / "bin" / "python"))
     if not pythons:
         what = "a Bayesian search" if sweep.search.method == "bayes" else "`early_terminate`"
         raise UsageError(
@@ -345,112 +336,74 @@ def settle_search(plan: Plan, environ: Mapping[str, str]) -> Plan:
     journal = sweep.search.journal
     if not journal or not Path(journal).parents[1].is_dir():
         journal = str(RunDirectory(Path(plan.directory)).search)
-    search = sweep.search._replace(journal=journal, pythons=pythons)
+    search = sweep.search._replace(journal=journal, pythons=tuple(dict.fromkeys(pythons)))
     return plan._replace(sweep=sweep._replace(search=search))
 
 
-def _pythons_with_optuna(environ: Mapping[str, str]) -> Iterator[str]:
-    if importlib.util.find_spec(OPTUNA) is not None:
-        yield sys.executable
-    prefix = environments.active_prefix(environ)
-    if prefix and any(Path(prefix).glob(f"lib/python3*/site-packages/{OPTUNA}")):
-        yield str(Path(prefix) / "bin" / "python")
+def settle_tracking(plan: Plan, environ: Mapping[str, str]) -> Settled:
+    """The plan with the key among its secrets.
 
-
-MODULES = {TENSORBOARD: "tensorboard", WANDB: "wandb", MLFLOW: "mlflow"}
-
-
-PACKAGES = {TENSORBOARD: "tensorboard", WANDB: "wandb", MLFLOW: "mlflow-skinny"}
-
-
-def settle_tracking(plan: Plan, environ: Mapping[str, str]) -> tuple[Plan, tuple[str, ...], tuple[str, ...]]:
-    """The plan with the key among its secrets, notes and warnings.
-
-    Raises UsageError if the user requested a server that the job cannot use.
+    Raises UsageError if the user requested a server that the job cannot use, or for a sweep at W&B without a key.
     """
+    track = plan.track
+    settings, project = {**environ, **plan.environment.env}, Path(plan.source.directory)
     if plan.sweep and plan.sweep.service:
-        return _settle_sweep(plan, environ)
-    track = plan.track
-    if track is None or track.mode in (OFF, OFFLINE):
-        return plan, (), ()
-    if MLFLOW in track.sinks and track.mode == ONLINE and not environ.get(SERVER, plan.environment.env.get(SERVER)):
-        raise UsageError(
-            f"`track.mode` is `online`, but `{SERVER}` is not set, which names the server of MLflow",
-            hint=f"`export {SERVER}=https://…`, or `--track offline` to write files",
-        )
-    if WANDB not in track.sinks:
-        return plan, (), ()
-    key = tracking.find_key(_settings(plan, environ), Path(plan.source.directory))
-    if key is None and track.mode == ONLINE:
-        raise UsageError(
-            f"`track.mode` is `online`, but wandb has no key in `{KEY}`, `.env`, `~/.netrc` or "
-            f"`~/{tracking.CREDENTIALS}`",
-            hint="run `wandb login`, or pass `--track offline` and upload the run later with `serried track sync`",
-        )
+        if track is not None and WANDB in track.sinks:
+            if track.mode in (OFF, OFFLINE):
+                raise UsageError(f"the trials of a sweep at W&B are online, but `track.mode` is `{track.mode}`")
+            plan = plan._replace(track=track._replace(mode=ONLINE))
+        from serried.sweeps import wandb_service
+
+        key: tracking.AccountKey | None = wandb_service.key_of(settings, project)
+    elif track is None or track.mode in (OFF, OFFLINE):
+        return Settled(plan)
+    else:
+        if MLFLOW in track.sinks and track.mode == ONLINE and not environ.get(SERVER, plan.environment.env.get(SERVER)):
+            raise UsageError(
+                f"`track.mode` is `online`, but `{SERVER}` is not set, which names the server of MLflow",
+                hint=f"`export {SERVER}=https://…`, or `--track offline` to write files",
+            )
+        if WANDB not in track.sinks:
+            return Settled(plan)
+        key = tracking.find_key(settings, project)
+        if key is None and track.mode == ONLINE:
+            raise UsageError(
+                f"`track.mode` is `online`, but wandb has no key in `{KEY}`, `.env`, `~/.netrc` or "
+                f"`~/{tracking.CREDENTIALS}`",
+                hint="run `wandb login`, or pass `--track offline` and upload the run later with `serried track sync`",
+            )
     if key is None:
-        return plan, ("wandb has no key here, so the run logs offline; `serried track sync` uploads it",), ()
-    return _with_secret(plan), (), _exposed(key)
+        note = "wandb has no key here, so the run logs offline; `serried track sync` uploads it"
+        return Settled(plan, notes=(note,))
+    environment = plan.environment
+    if KEY not in (*environment.secrets, *environment.env_file, *environment.env):
+        plan = plan._replace(environment=environment._replace(secrets=(*environment.secrets, KEY)))
+    exposed = f"other users may read the key of wandb: `chmod 600 {key.source}`"
+    return Settled(plan, warnings=(exposed,) if key.is_exposed else ())
 
 
-def _settle_sweep(plan: Plan, environ: Mapping[str, str]) -> tuple[Plan, tuple[str, ...], tuple[str, ...]]:
-    """The plan of a sweep at W&B, whose trials are online. Raises UsageError without a key."""
-    track = plan.track
-    if track is not None and WANDB in track.sinks:
-        if track.mode in (OFF, OFFLINE):
-            raise UsageError(f"the trials of a sweep at W&B are online, but `track.mode` is `{track.mode}`")
-        plan = plan._replace(track=track._replace(mode=ONLINE))
-    from serried.sweeps import wandb_service
-
-    key = wandb_service.key_of(_settings(plan, environ), Path(plan.source.directory))
-    return _with_secret(plan), (), _exposed(key)
-
-
-def _exposed(key: tracking.AccountKey) -> tuple[str, ...]:
-    return (f"other users may read the key of wandb: `chmod 600 {key.source}`",) if key.is_exposed else ()
-
-
-def with_key(plan: Plan, environ: Mapping[str, str]) -> Mapping[str, str]:
-    """`environ`, with the key if the plan names it as a secret and only a file has it."""
-    needs_key = plan.track is not None or (plan.sweep is not None and plan.sweep.service)
-    if not needs_key or KEY in environ or KEY not in plan.environment.secrets:
-        return environ
-    key = tracking.find_key(_settings(plan, environ), Path(plan.source.directory))
-    return {**environ, KEY: key.value} if key else environ
-
-
-def missing_modules(plan: Plan, environment: Mapping[str, str]) -> tuple[str, ...]:
+def _missing_modules(plan: Plan, environment: Mapping[str, str]) -> Iterator[str]:
     """A warning for each sink that the ranks' environment lacks, as far as this machine can tell."""
     brought = plan.environment.modules or plan.environment.setup or plan.container or plan.environment.build
     sinks = set(plan.track.sinks) if plan.track and plan.track.mode != OFF else set()
     if plan.sweep and plan.sweep.service:
         sinks.add(WANDB)
     if not sinks or brought:
-        return ()
-    workdir = Path(plan.source.directory, plan.source.workdir)
-    sites = [
-        site
-        for prefix in environments.package_prefixes(plan.command, environment, workdir)
-        for site in site_folders(prefix)
-    ]
+        return
+    prefixes = environments.package_prefixes(plan, environment)
+    sites = [site for prefix in prefixes for site in site_folders(prefix)]
     sites += [Path(folder) for folder in environment.get("PYTHONPATH", "").split(":") if folder]
-    return tuple(
-        f"`{MODULES[sink]}` is not installed for the ranks, so this tracker is left out: `pip install {PACKAGES[sink]}`"
-        for sink in sorted(sinks)
-        if sites and not any((site / MODULES[sink]).is_dir() for site in sites)
-    )
+    for sink in sorted(sinks) if sites else ():
+        if not any((site / sink).is_dir() for site in sites):
+            package = TRACKERS[sink]
+            yield f"`{sink}` is not installed for the ranks, so this tracker is left out: `pip install {package}`"
 
 
 _AGENT = re.compile(
     r"""(?<![\w.-])wandb["']?\s+agent(?=\s)(?:[^\n;&|]*?\s["']?(?P<id>[\w.-]+/[\w. -]+/[\w-]+)(?![\w/]))?""",
 )
-
-
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
-
-
 _BETWEEN = re.compile(r"[;&|\n(`]")
-
-
 _READS_IT = frozenset({"echo", "printf", "grep", "egrep", "sed", "awk"})
 """Programs for which an agent's command is text."""
 
@@ -466,36 +419,15 @@ def hidden_failures(text: str) -> Iterator[str]:
             )
 
 
-def _settings(plan: Plan, environ: Mapping[str, str]) -> Mapping[str, str]:
-    """The variables that name the server and the key, with those of the experiment."""
-    return {**environ, **plan.environment.env}
-
-
-def _with_secret(plan: Plan) -> Plan:
-    environment = plan.environment
-    if KEY in (*environment.secrets, *environment.env_file, *environment.env):
-        return plan
-    return plan._replace(environment=environment._replace(secrets=(*environment.secrets, KEY)))
-
-
 MOST_PREQUEUED = 100
-
-
 _UNKNOWN = re.compile(r"[{$~*?]")
 """In words that only a placeholder or a shell completes."""
-
-
 _ADDRESS = re.compile(r"https?://[^\s@/?#]+(?:[/?#][!-~]*)?", re.ASCII)
 """An address that urllib can post to: it reads a user before `@` as a part of the host."""
-
-
 _AFTER = re.compile(r"(?<!\{)\{after\}(?!\})")
-
-
 _TASK = re.compile(r"(?<!\{)\{task\}(?!\})")
-
-
 _OF_A_RANK = re.compile(r"(?<!\{)\{((?:local_)?rank)\}(?!\})")
+_SET_ON_NODES = ("SERRIED_", "RANK", "LOCAL_", "WORLD_SIZE", "MASTER_")
 
 
 def _check_side_commands(plan: Plan) -> None:
@@ -512,27 +444,33 @@ def _check_side_commands(plan: Plan) -> None:
             raise UsageError(f"command {index} of `beside` is not valid bash", details=done.stderr.strip())
 
 
-def _words(plan: Plan, each: Sequence[Sequence[str]] = ()) -> Iterator[str]:
+def _words(plan: Plan, each: Sequence[Sequence[str]]) -> list[str]:
     """The words of all commands in which nodes fill placeholders."""
-    return itertools.chain(plan.command, *each, *(side.command for side in plan.beside))
+    return [*itertools.chain(plan.command, *each, *(side.command for side in plan.beside))]
 
 
 def _check_placeholders(plan: Plan, each: Sequence[Sequence[str]]) -> None:
-    _check_settings(plan, each)
-    _check_after(plan, each)
-    _check_task(plan)
-
-
-def _check_settings(plan: Plan, each: Sequence[Sequence[str]]) -> None:
-    """Raises UsageError for `{config.lr}` without an `lr`, before the node does."""
-    for word in _words(plan, each):
-        for setting in command_lines.used(word):
-            known = [f"config.{name}" for name in (*plan.config, *(plan.sweep.parameters if plan.sweep else ()))]
-            if setting.startswith("config.") and setting not in known:
-                raise UsageError(
-                    f"the command uses `{{{setting}}}`, but `config` has no such setting",
-                    hint=did_you_mean(setting, known) or f"set it, or write `{{{{{setting}}}}}` for the word itself",
-                )
+    """Raises UsageError for a placeholder without a value, before a node does."""
+    if plan.script is not None:
+        return
+    words = _words(plan, each)
+    known = [f"config.{name}" for name in (*plan.config, *(plan.sweep.parameters if plan.sweep else ()))]
+    for setting in itertools.chain.from_iterable(map(command_lines.used, words)):
+        if setting.startswith("config.") and setting not in known:
+            raise UsageError(
+                f"the command uses `{{{setting}}}`, but `config` has no such setting",
+                hint=did_you_mean(setting, known) or f"set it, or write `{{{{{setting}}}}}` for the word itself",
+            )
+    if not plan.after and any(map(_AFTER.search, words)):  # `{after}/results` would be a folder of the system
+        raise UsageError(
+            "the command uses `{after}`, but this run has no dependency",
+            hint="`serried submit`, with `after` in the file or `--after RUN`; `serried run` never waits",
+        )
+    if plan.array is None and any(map(_TASK.search, words)):
+        raise UsageError(
+            "the command uses `{task}`, the index of an array's task, but this run is not an array",
+            hint="`--array 0-9`, or `array` in the experiment; `{task:--seed=}` disappears without one",
+        )
 
 
 def _unset_variables(plan: Plan, each: Sequence[Sequence[str]], environment: Mapping[str, str]) -> Iterator[str]:
@@ -544,38 +482,14 @@ def _unset_variables(plan: Plan, each: Sequence[Sequence[str]], environment: Map
             yield f"the command uses `{{env.{name}}}`, and `{name}` is not set here: ranks fail unless the node sets it"
 
 
-_SET_ON_NODES = ("SERRIED_", "RANK", "LOCAL_", "WORLD_SIZE", "MASTER_")
-
-
-def _check_after(plan: Plan, each: Sequence[Sequence[str]]) -> None:
-    """Raises UsageError for `{after}` without a dependency: `{after}/results` would be a folder of the system."""
-    if not plan.after and any(_AFTER.search(word) for word in _words(plan, each)):
-        raise UsageError(
-            "the command uses `{after}`, but this run has no dependency",
-            hint="`serried submit`, with `after` in the file or `--after RUN`; `serried run` never waits",
-        )
-
-
-def _check_task(plan: Plan) -> None:
-    """Raises UsageError for `{task}` outside an array, where its value would be empty."""
-    if plan.array is None and any(_TASK.search(word) for word in _words(plan)):
-        raise UsageError(
-            "the command uses `{task}`, the index of an array's task, but this run is not an array",
-            hint="`--array 0-9`, or `array` in the experiment; `{task:--seed=}` disappears without one",
-        )
-
-
-def _check_number_of_jobs(plan: Plan) -> None:
-    """All jobs of a prequeued run are queued at once. A typing error in its total time must not fill the queue."""
-    if plan.has_links and plan.limit.continue_by == names.PREQUEUED and plan.limit.restarts >= MOST_PREQUEUED:
+def divide(plan: Plan) -> Plan:
+    """The plan, with its array in as many jobs as the scheduler needs. Raises UsageError for too many jobs or tasks."""
+    is_prequeued = plan.has_links and plan.limit.continue_by == names.PREQUEUED
+    if is_prequeued and plan.limit.restarts >= MOST_PREQUEUED:  # a typing error must not fill the queue
         raise UsageError(
             f"the run needs {plan.limit.restarts + 1:,} jobs in the queue, but {MOST_PREQUEUED} is the most",
             hint="a longer `--time` needs fewer jobs; or run for a shorter time, then `serried rerun` continues it",
         )
-
-
-def divide(plan: Plan) -> Plan:
-    """The plan, with its array in as many jobs as the scheduler needs. Raises UsageError if it is too large."""
     if plan.array is None:
         return plan
     limits = schedulers.cluster(plan.site.scheduler).array_limits(os.environ)
@@ -590,13 +504,10 @@ def divide(plan: Plan) -> Plan:
     offsets = divide_indices(indices, size if is_large else None, in_ranges=limits.in_ranges)
     if not is_large and len(offsets) < 2:
         return plan._replace(array=plan.array._replace(offsets=()))
-    most = (
-        f"arrays of up to {size:,} tasks"
-        if is_large
-        else "only arrays whose indices are a range, such as `0-9` or `0-8:2`"
-    )
-    less = f"up to {size:,} tasks at a time" if is_large else "a range of tasks at a time"
-    if plan.has_links and plan.limit.continue_by == names.PREQUEUED:
+    most, less = "only arrays whose indices are a range, such as `0-9` or `0-8:2`", "a range of tasks at a time"
+    if is_large:
+        most, less = f"arrays of up to {size:,} tasks", f"up to {size:,} tasks at a time"
+    if is_prequeued:
         raise UsageError(
             f"`{plan.site.name}` accepts {most}, and the later jobs of any other array cannot be queued now",
             hint=f'submit {less}; on Slurm, `continue = "requeue"` in `[limit]` also works',
@@ -624,10 +535,18 @@ def _check_workdir(plan: Plan, project: Path) -> None:
         )
 
 
+def _with_key(plan: Plan, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """`environ`, with the key of wandb if the plan names it as a secret and only a file has it."""
+    needs_key = plan.track is not None or (plan.sweep is not None and plan.sweep.service)
+    if not needs_key or KEY in environ or KEY not in plan.environment.secrets:
+        return environ
+    key = tracking.find_key({**environ, **plan.environment.env}, Path(plan.source.directory))
+    return {**environ, KEY: key.value} if key else environ
+
+
 def job_environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
-    variables = environments.job_environment(
-        plan.environment, with_key(plan, environ), is_for_script=plan.script is not None
-    )
+    is_for_script = plan.script is not None
+    variables = environments.job_environment(plan.environment, _with_key(plan, environ), is_for_script=is_for_script)
     webhook = plan.notify.webhook if plan.notify else None
     if webhook and not _ADDRESS.fullmatch(variables.get(webhook, "")):
         raise UsageError(
@@ -672,18 +591,15 @@ def _survey(plan: Plan, resolved: config.Resolved, project: Path, within: str = 
 
 
 def _with_snapshot(plan: Plan, surveyed: Survey, environment: Mapping[str, str]) -> Plan:
-    workdir = surveyed.project / plan.source.workdir
-    prefixes = [] if plan.container else environments.package_prefixes(plan.command, environment, workdir)
-    sites = [site for prefix in prefixes for site in site_folders(prefix)]
-    redirected = snapshot.redirect(surveyed, sites)
-    own = plan.array is not None and snapshot.fits_each(surveyed, len(plan.array.indices))
-    source = plan.source._replace(links=surveyed.links, python_path=redirected, tree_per_task=own)
-    if plan.source.workdir != os.curdir and not _is_in(surveyed, plan.source.workdir):
+    if not _is_held(surveyed, plan.source.workdir):
         raise UsageError(
             f"the working directory `{plan.source.workdir}` is not in the snapshot: git ignores it, or it is empty",
             hint="put a file into it that git does not ignore, or run in place: `--set project.snapshot=false`",
         )
-    return plan._replace(source=source)
+    prefixes = [] if plan.container else environments.package_prefixes(plan, environment)
+    redirected = snapshot.redirect(surveyed, [site for prefix in prefixes for site in site_folders(prefix)])
+    own = plan.array is not None and snapshot.fits_each(surveyed, len(plan.array.indices))
+    return plan._replace(source=plan.source._replace(links=surveyed.links, python_path=redirected, tree_per_task=own))
 
 
 def _about_snapshot(plan: Plan, surveyed: Survey) -> Iterator[str]:
@@ -697,10 +613,14 @@ def _about_snapshot(plan: Plan, surveyed: Survey) -> Iterator[str]:
         )
 
 
-def _is_in(surveyed: Survey, folder: str) -> bool:
-    if any(folder == link or folder.startswith(f"{link}/") for link in surveyed.links):
+def _is_held(survey: Survey, path: str) -> bool:
+    """Whether the job has `path`: a file, a folder with files, or an entry behind a symbolic link or a linked entry."""
+    if path == os.curdir:
         return True
-    return any(path.startswith(f"{folder}/") for path in (*surveyed.files, *surveyed.links))
+    around = {path, *map(str, Path(path).parents)}
+    if not around.isdisjoint(survey.links) or not around.isdisjoint(survey.known):
+        return True
+    return any(entry.startswith(f"{path}/") for entry in (*survey.files, *survey.links))
 
 
 def _check_paths(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) -> None:
@@ -710,14 +630,37 @@ def _check_paths(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) -> N
         if script is None or script.startswith("/") or _UNKNOWN.search(script):
             continue
         path = _in_snapshot(plan, script)
-        if not _is_held(survey, path):
-            raise _missing_script(script, path, survey)
+        if _is_held(survey, path):
+            continue
+        if _leads_out(path):
+            raise UsageError(
+                f"`{script}` is outside of the snapshot of `{survey.project}`",
+                hint="submit from the folder with all of the code, and set `workdir` in its `serried.toml`",
+            )
+        if os.path.lexists(survey.project / path):
+            raise UsageError(
+                f"`{script}` is not in the snapshot that the job gets: git ignores it",
+                hint=f'`link = ["{path}"]` under `[project]` links to it; or `git add` it',
+            )
+        folder = Path(path).parent
+        there = [Path(file).name for file in survey.files if Path(file).parent == folder]
+        raise UsageError(
+            f"`{survey.project / folder}` has no `{script}`",
+            hint=did_you_mean(Path(path).name, there) or "paths in a command are relative to `workdir`",
+        )
 
 
 def _path_warnings(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) -> Iterator[str]:
-    """A warning for each other path in the command that exists here and that the job will not have."""
-    for name in dict.fromkeys(path for command in _commands(plan, each) for path in _paths(command)):
+    """A warning for each other relative path in the command that exists here and that the job will not have."""
+    names_of_paths: dict[str, None] = {}
+    for command in _commands(plan, each):
+        script = shell_words.script_of(command)
+        values = [word.partition("=")[2] if word.startswith("-") else word for word in command[1:]]
+        names_of_paths |= dict.fromkeys(value for value in values if value != script)
+    for name in names_of_paths:
         path = _in_snapshot(plan, name)
+        if not name or name.startswith(("/", "-")) or _UNKNOWN.search(name):
+            continue
         if _leads_out(path):
             yield (
                 f"`{name}` in the command is outside of the snapshot, and the job has only the snapshot: "
@@ -797,15 +740,8 @@ def _has_copy(survey: Survey, path: str) -> bool:
 
 
 _CODE = (".py", ".sh", ".yaml", ".yml", ".toml", ".json", ".cfg", ".ini")
-
-
-_MOST_CODE = 2000
-
-
-_LARGEST_CODE = 1_000_000
+_MOST_CODE, _LARGEST_CODE = 2000, 1_000_000
 """Files, and bytes of each, that are read for a warning."""
-
-
 _USES_SERRIED = re.compile(rb"SERRIED_|\b(?:import|from)\s+serried\b")
 
 
@@ -839,15 +775,6 @@ def _commands(plan: Plan, each: Sequence[Sequence[str]]) -> Iterator[Sequence[st
         yield from each or [plan.command]
 
 
-def _paths(command: Sequence[str]) -> Iterator[str]:
-    """Relative paths among the arguments, also `--data=../data`, but not the script."""
-    script = shell_words.script_of(command)
-    for word in command[1:]:
-        name = word.partition("=")[2] if word.startswith("-") else word
-        if name and name != script and not name.startswith(("/", "-")) and not _UNKNOWN.search(name):
-            yield name
-
-
 def _in_snapshot(plan: Plan, name: str) -> str:
     """Relative to the snapshot's root."""
     return os.path.normpath(f"{plan.source.workdir}/{name}")
@@ -855,32 +782,3 @@ def _in_snapshot(plan: Plan, name: str) -> str:
 
 def _leads_out(path: str) -> bool:
     return path.split("/", 1)[0] == os.pardir
-
-
-def _is_held(survey: Survey, path: str) -> bool:
-    if path == os.curdir:
-        return True
-    above = [str(parent) for parent in Path(path).parents]
-    # Through a symbolic link that the snapshot has, or an entry that it links to.
-    if any(name in survey.links or name in survey.known for name in (path, *above)):
-        return True
-    return any(file.startswith(f"{path}/") for file in survey.files)
-
-
-def _missing_script(script: str, path: str, survey: Survey) -> UsageError:
-    if _leads_out(path):
-        return UsageError(
-            f"`{script}` is outside of the snapshot of `{survey.project}`",
-            hint="submit from the folder with all of the code, and set `workdir` in its `serried.toml`",
-        )
-    if os.path.lexists(survey.project / path):
-        return UsageError(
-            f"`{script}` is not in the snapshot that the job gets: git ignores it",
-            hint=f'`link = ["{path}"]` under `[project]` links to it; or `git add` it',
-        )
-    folder = Path(path).parent
-    there = [Path(file).name for file in survey.files if Path(file).parent == folder]
-    return UsageError(
-        f"`{survey.project / folder}` has no `{script}`",
-        hint=did_you_mean(Path(path).name, there) or "paths in a command are relative to `workdir`",
-    )

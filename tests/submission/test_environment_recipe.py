@@ -15,10 +15,9 @@ import pytest
 
 from serried.base.errors import EnvironmentFailed, MissingProgramError, UsageError
 from serried.schema.plan import Build, Environment
-from serried.submission import builds
-from serried.submission import environments as environment_recipe
-from serried.submission.builds import Recipe
-from serried.submission.environments import inputs, install_commands, recipe, source_of
+from serried.submission import builds, environments
+from serried.submission.builds import Recipe, environment_recipe, inputs, install_commands, source_of
+from serried.submission.deliver import silent
 
 pytestmark = pytest.mark.runs
 
@@ -51,7 +50,7 @@ def variables(wheels: Path | None = None) -> dict[str, str]:
 
 def made(project: Path, environ: dict[str, str] | None = None, **build: str) -> Recipe:
     build = {"kind": "venv", "python": sys.executable, **build}
-    found = recipe(Environment(build=Build(**build)), project, environ or variables())
+    found = environment_recipe(Environment(build=Build(**build)), project, environ or variables())
     assert found
     return found
 
@@ -93,7 +92,7 @@ def test_a_build_that_fails_says_why_and_leaves_nothing_half_built(project):
     with pytest.raises(
         EnvironmentFailed, match=r"building venv-.* from requirements.txt failed: exit status 3"
     ) as failure:
-        builds.provide(wanted, builds.here(variables()), builds.silent)
+        builds.provide(wanted, builds.here(variables()), silent)
 
     assert failure.value.details == "no such thing"
     assert [path.suffix for path in sorted((project / builds.ENVIRONMENTS).iterdir())] == [".log", ".sh"]
@@ -175,7 +174,7 @@ def test_what_cannot_be_built_from_is_refused(project, monkeypatch):
 def test_modules_that_cannot_be_loaded_are_not_called_a_python_that_cannot_build(project):
     environment = Environment(build=Build("venv"), modules=("no-such-python/3.11",))
     with pytest.raises(EnvironmentFailed, match=r"the modules no-such-python/3\.11 cannot be used here") as failure:
-        recipe(environment, project, variables())
+        environment_recipe(environment, project, variables())
     assert "'module load no-such-python/3.11' failed" in (failure.value.details or "")
 
 
@@ -216,18 +215,17 @@ fork = {git = "https://example.org/fork.git", ref = "v1", subdirectory = "python
 @pytest.mark.parametrize("kind", ["venv", "conda"])
 def test_the_script_that_builds_can_be_read(kind, monkeypatch):
     source = Path("/home/ada/it's mine", {"venv": "requirements.txt", "conda": "environment.yml"}[kind])
-    monkeypatch.setattr(environment_recipe, "source_of", lambda *_: source)
-    monkeypatch.setattr(environment_recipe, "_hash", lambda _: "")
-    monkeypatch.setattr(environment_recipe, "_text", lambda _: "")
-    monkeypatch.setattr(environment_recipe, "_python", lambda *_: ("python3.11", ""))
-    monkeypatch.setattr(environment_recipe, "_conda", lambda *_: "/opt/conda/bin/conda")
+    monkeypatch.setattr(builds, "source_of", lambda *_: source)
+    monkeypatch.setattr(builds, "_bytes", lambda _: b"")
+    monkeypatch.setattr(builds, "_python", lambda *_: ("python3.11", ""))
+    monkeypatch.setattr(environments, "conda_program", lambda _: "/opt/conda/bin/conda")
     torch, modules = {"venv": ("cu126", ()), "conda": ("", ("gcc/11",))}[kind]
-    built = recipe(Environment(build=Build(kind, torch=torch), modules=modules), source.parent, {})
+    built = environment_recipe(Environment(build=Build(kind, torch=torch), modules=modules), source.parent, {})
     text = built.script(source.parent / ".serried/environments" / f"{kind}-0123456789ab-c5d3").replace(built.name, kind)
 
-    assert text == (GOLDEN / f"{kind}.sh").read_text()
+    assert text == (GOLDEN / f"build-{kind}.sh").read_text()
     checker = shutil.which("shellcheck")
     if checker is None:
         pytest.skip("shellcheck is missing: apt-get install shellcheck")
-    result = subprocess.run([checker, GOLDEN / f"{kind}.sh"], capture_output=True, text=True, check=False)
+    result = subprocess.run([checker, GOLDEN / f"build-{kind}.sh"], capture_output=True, text=True, check=False)
     assert result.stdout == ""

@@ -130,7 +130,7 @@ def test_a_node_takes_over_all_but_what_its_scheduler_tells_it_itself(tmp_path: 
         "import json, os, sys; from serried.agent.comms import job_environment\n"
         "job_environment.load(sys.argv[1], 'PBS_'); print(json.dumps(dict(os.environ)))"
     )
-    source = str(Path(__file__).parents[3] / "src")
+    source = str(Path(__file__).parents[2] / "src")
     told = subprocess.run(
         [sys.executable, "-c", program, str(handover.path)],
         env={"PATH": os.defpath, "PBS_NODENUM": "1", "OWN": "gone", "PYTHONPATH": source},
@@ -157,7 +157,7 @@ def test_each_node_knows_its_task_as_pbs_calls_it(of_job, tmp_path: Path, monkey
         Attempt(RunDirectory(tmp_path), a_plan(root=tmp_path, scheduler="pbs"), 4, 1),
     )
     handover.write({})
-    source = str(Path(__file__).parents[3] / "src")
+    source = str(Path(__file__).parents[2] / "src")
     own = {"PATH": os.defpath, "PBS_JOBID": "1[4].head", "PYTHONPATH": source}
     told = subprocess.run(
         [sys.executable, "-c", TAKE, str(handover.path)], env=own, stdout=subprocess.PIPE, check=True, text=True

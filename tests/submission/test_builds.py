@@ -16,6 +16,7 @@ from serried.base import processes
 from serried.base.errors import DataFailed
 from serried.submission import builds
 from serried.submission.builds import Recipe
+from serried.submission.deliver import silent
 
 
 @pytest.fixture
@@ -177,4 +178,4 @@ def test_who_finds_it_built_leaves_the_log_of_the_build(recipe):
 def test_a_script_that_succeeds_without_its_product_has_failed(recipe):
     recipe = dataclasses.replace(recipe, failure=DataFailed)
     with pytest.raises(DataFailed, match=r"building venv-x failed: `.*\.sh` has not created `done`"):
-        builds.provide(recipe, builds.here(os.environ), builds.silent)
+        builds.provide(recipe, builds.here(os.environ), silent)
