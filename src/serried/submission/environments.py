@@ -21,7 +21,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 
@@ -421,30 +421,26 @@ print(json.dumps({"python": platform.python_version(), "prefix": sys.prefix, "to
 """
 
 
-def about(plan: Plan, variables: Mapping[str, str]) -> dict[str, str | None]:
+def about(plan: Plan, variables: Mapping[str, str], container: Sequence[str] | None = None) -> dict[str, str | None]:
     """`python` (its version), `prefix` and `torch` (None without) of the active Python. Raises EnvironmentFailed."""
-    return dict(json.loads(_run(plan, ABOUT, variables).splitlines()[-1]))
+    return dict(json.loads(_run(plan, ABOUT, variables, container).splitlines()[-1]))
 
 
-def check(plan: Plan, variables: Mapping[str, str]) -> None:
-    """Make the plan's environment active and run its `check` with the job's `variables`, in its container.
+def check(plan: Plan, variables: Mapping[str, str], container: Sequence[str] | None = None) -> None:
+    """Make the plan's environment active and run its `check` with the job's `variables`; `container` holds the words that enter one.
 
     Raises EnvironmentFailed with the last lines of the output.
     """
     code = plan.environment.check
     if code:
-        _run(plan, code, variables)
+        _run(plan, code, variables, container)
     elif code is None and lines(plan.environment):
-        _run(plan._replace(environment=plan.environment._replace(setup="")), "", variables)
+        _run(plan._replace(environment=plan.environment._replace(setup="")), "", variables, container)
 
 
-def _run(plan: Plan, code: str, variables: Mapping[str, str]) -> str:
+def _run(plan: Plan, code: str, variables: Mapping[str, str], container: Sequence[str] | None) -> str:
     """The output of Python's `code` in there. Without code, activation is tried: not every program is in Python."""
-    environment, container = plan.environment, None
-    if plan.container:
-        from serried.submission import containers
-
-        container = containers.entering(plan.container)
+    environment = plan.environment
     if container is not None:
         argv = [*container, "python3", "-c", code] if code else ["true"]
     elif code or environment.venv or environment.conda:
