@@ -427,7 +427,9 @@ def about(plan: Plan, variables: Mapping[str, str], container: Sequence[str] | N
 
 
 def check(plan: Plan, variables: Mapping[str, str], container: Sequence[str] | None = None) -> None:
-    """Make the plan's environment active and run its `check` with the job's `variables`; `container` holds the words that enter one.
+    """Make the plan's environment active and run its `check` with the job's `variables`.
+
+    `container` holds the words that enter one.
 
     Raises EnvironmentFailed with the last lines of the output.
     """
