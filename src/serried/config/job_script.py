@@ -44,9 +44,11 @@ class JobScript:
     def settings(self) -> Mapping[str, Any]:
         """What its directives set, by dotted key."""
         directives = self.directives
-        stated = directives.settings.items()
-        means_the_same = {key: value for key, value in stated if self.is_native or _is_portable(key)}
-        settings = {**UNSAID, **means_the_same}
+        settings = UNSAID | {
+            key: value
+            for key, value in directives.settings.items()
+            if self.is_native or key in PORTABLE or not key.startswith("resources.")
+        }
         units = settings["resources.gpus"] or settings["resources.ranks"]
         settings.setdefault("resources.cpus", per_unit(directives.size.cpus, units))
         if directives.signal and directives.signal.to_script:
@@ -75,10 +77,6 @@ class JobScript:
         for directive in self.directives.options if self.is_native else ():
             if keys.isdisjoint(directive.keys) is not are_replaced:
                 yield from directive.words
-
-
-def _is_portable(key: str) -> bool:
-    return not key.startswith("resources.") or key in PORTABLE
 
 
 def looks_like_one(path: Path) -> bool:
@@ -145,12 +143,8 @@ def read(path: Path, scheduler: str, environ: Mapping[str, str] | None) -> JobSc
         directives = Directives(notes=tuple(note for its in others for note in its.read(decoded).notes))
     interpreter = (directives.shell,) if directives.shell else form.interpreter or ("/bin/bash",)
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 - links stay as the user wrote them
-    umask = _umask() if directives.umask is None else directives.umask
+    umask = directives.umask
+    if umask is None:
+        umask = os.umask(0o077)  # only setting it tells it
+        os.umask(umask)
     return JobScript(absolute, text, interpreter, directives, dialect, dialect == scheduler, umask)
-
-
-def _umask() -> int:
-    """Only setting it tells it."""
-    current = os.umask(0o077)
-    os.umask(current)
-    return current

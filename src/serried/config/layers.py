@@ -85,6 +85,11 @@ class Origin:
         """No user set the value."""
         return self.source in {"profile", "machine", "default"}
 
+    def error(self, message: str, hint: str | None = None) -> UsageError:
+        if self.path is None:
+            return UsageError(message, hint=hint)
+        return ConfigError(message, path=self.path, line=self.line, hint=hint)
+
     def __str__(self) -> str:
         return self.where
 
@@ -117,8 +122,10 @@ class Files:
 
 def find(directory: Path, environ: Mapping[str, str]) -> Files:
     project, folder = _project(directory)
-    site = [document for folder in _site_folders(environ) for document in _in_folder(folder)]
-    return Files(project, folder, tuple(_in_folder(user_folder(environ))), tuple(site))
+    of_site = (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")
+    site = [*(Path(path) / "serried" for path in of_site if path.startswith("/")), Path("/etc/serried")]
+    documents = tuple(document for path in site for document in _in_folder(path))
+    return Files(project, folder, tuple(_in_folder(user_folder(environ))), documents)
 
 
 def _project(directory: Path) -> tuple[Document | None, Path]:
@@ -126,21 +133,15 @@ def _project(directory: Path) -> tuple[Document | None, Path]:
         path = folder / FILE
         if os.path.lexists(path):
             return toml.read(path, _shown(path, directory)), folder
-        if document := _pyproject(folder / "pyproject.toml", directory):
-            return document, folder
+        path = folder / "pyproject.toml"
+        # A broken file that does not name Serried is no error.
+        with contextlib.suppress(OSError):
+            if b"tool.serried" in path.read_bytes():
+                whole = toml.read(path, _shown(path, directory))
+                table = whole.tables.get("tool", {}).get("serried")
+                if isinstance(table, dict):
+                    return whole.inner(("tool", "serried"), table), folder
     return None, directory
-
-
-def _pyproject(path: Path, directory: Path) -> Document | None:
-    """The table `[tool.serried]`, if the file has one. A broken file without that name raises nothing."""
-    try:
-        if b"tool.serried" not in path.read_bytes():
-            return None
-    except OSError:
-        return None
-    whole = toml.read(path, _shown(path, directory))
-    table = whole.tables.get("tool", {}).get("serried")
-    return whole.inner(("tool", "serried"), table) if isinstance(table, dict) else None
 
 
 def _shown(path: Path, directory: Path) -> str:
@@ -152,11 +153,6 @@ def _shown(path: Path, directory: Path) -> str:
 def user_folder(environ: Mapping[str, str]) -> Path:
     """The folder of a user's own settings."""
     return Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or Path.home()) / ".config") / "serried"
-
-
-def _site_folders(environ: Mapping[str, str]) -> list[Path]:
-    folders = (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")
-    return [*(Path(folder) / "serried" for folder in folders if folder.startswith("/")), Path("/etc/serried")]
 
 
 def _in_folder(folder: Path) -> list[Document]:
@@ -234,8 +230,11 @@ def with_script(
 ) -> list[Layer]:
     """The layers with the directives of a job script: stronger than defaults, weaker than the experiment's own keys."""
     own = own_keys(layers, experiment, cluster)
-    checked = from_overrides(settings).settings
-    stated = {keys: Setting(it.value, Origin(SCRIPT, where)) for keys, it in checked.items() if not own & _ways(keys)}
+    stated = {
+        keys: Setting(setting.value, Origin(SCRIPT, where))
+        for keys, setting in from_overrides(settings).settings.items()
+        if own.isdisjoint(next((ways for ways in _ONE_OF if keys in ways), {keys}))
+    }
     return [*layers[:-2], Layer(stated), *layers[-2:]]
 
 
@@ -243,10 +242,6 @@ def own_keys(layers: list[Layer], experiment: str | None, cluster: str) -> set[K
     """The keys that the experiment's own table sets, in any layer."""
     places = [place for layer in layers for place in layer.settings if place[0] == "experiments"]
     return {ranked[1] for place in places if (ranked := _rank(place, experiment, cluster))}
-
-
-def _ways(keys: Keys) -> set[Keys]:
-    return next((set(ways) for ways in _ONE_OF if keys in ways), {keys})
 
 
 def experiment_names(layers: list[Layer]) -> list[str]:
@@ -372,7 +367,11 @@ def stack(layers: Iterable[Layer], experiment: str | None, cluster: str) -> dict
         for rank in range(6):
             level = {place: setting for level, place, setting in ranked if level == rank}
             _forget_other_ways(stacked, level)
-            _forget_other_shapes(stacked, level)
+            # A table of `config` may have become a value, or the reverse.
+            config = [place for place in level if place[0] == "config"]
+            for old in [place for place in stacked if config and place[0] == "config"]:
+                if any(old != new and old[: len(new)] == new[: len(old)] for new in config):
+                    del stacked[old]
             stacked |= level
             for place in [place for place, setting in level.items() if setting.value is definitions.UNSET]:
                 del stacked[place]
@@ -396,22 +395,13 @@ def _rank(place: Keys, experiment: str | None, cluster: str) -> tuple[int, Keys]
             return 5, place
 
 
-def _forget_other_shapes(stacked: dict[Keys, Setting], level: Mapping[Keys, Setting]) -> None:
-    """Remove a table of `config` that has become a value, and the reverse."""
-    settings = [place for place in level if place[0] == "config"]
-    for old in [place for place in stacked if settings and place[0] == "config"]:
-        if any(old != new and old[: len(new)] == new[: len(old)] for new in settings):
-            del stacked[old]
-
-
 def _forget_other_ways(stacked: dict[Keys, Setting], level: Mapping[Keys, Setting]) -> None:
     for ways in _ONE_OF:
         values = {place: level[place].value for place in ways & level.keys()}
         used = sorted(place for place, value in values.items() if value is not False and value is not definitions.UNSET)
         if len(used) > 1:
             keys = " and ".join(f"`{toml.dotted(place)}`" for place in used)
-            origin = level[used[1]].origin
-            raise ConfigError(f"{keys} exclude each other", path=origin.path, line=origin.line, hint="keep one of them")
+            raise level[used[1]].origin.error(f"{keys} exclude each other", "keep one of them")
         for place in ways if used else ():
             stacked.pop(place, None)
 
@@ -453,13 +443,15 @@ class Builder:
     def cluster(self) -> Cluster:
         place = ("clusters", self._cluster)
         given = self._values(definitions.keys(Cluster), place)
-        given["root"] = self._root(given)
-        given["scratch"] = self._scratch(given)
-        if given.get("private"):
-            given["private"] = self._expanded("private", given["private"])
-        fields = definitions.fields_of(Cluster, given)
         scheduler = given.get("scheduler", Cluster.scheduler)
         its = schedulers.traits(scheduler)
+        for key in ("root", "scratch", "private"):
+            if given.get(key):
+                given[key] = self._expanded(key, given[key])
+        given["root"] = self._root(given.get("root"), scheduler, is_this_machine=its.is_this_machine)
+        if not given.get("scratch"):
+            given["scratch"] = "" if its.is_this_machine else _scratch(self._environ)[1]
+        fields = definitions.fields_of(Cluster, given)
         fields["site"] = fields["site"]._replace(
             name=self._cluster,
             scheduler=scheduler,
@@ -496,19 +488,25 @@ class Builder:
         if command is not None and not is_script:
             given.pop("script", None)
         if is_script or given.get("script"):
-            words = tuple(command) if command is not None else self._words("script", given["script"])
+            words = tuple(command) if command is not None else script_words(self._settings["script",])
             given.update(script=words, command=words, shell=False)
+            default_name = Path(words[0]).stem or words[0]
         else:
-            given["command"] = self._command(given.get("command"), command, bool(given.get("shell")), name)
+            words = self._command(given.get("command"), command, bool(given.get("shell")), name)
+            given["command"] = words
+            default_name = shell_words.experiment_name(words, is_shell=bool(given.get("shell")))
         given["workdir"] = self._workdir(given.get("workdir"), name, folder, here)
+        notify = self._values(definitions.keys(Notify), ("notify",))
+        if isinstance(text := notify.get("command"), str):
+            notify["command"] = self._split(("notify", "command"), text)
         given["cluster"] = self._cluster
         return Experiment(
-            name or _name_of(given["command"], is_script=bool(given.get("script")), is_shell=bool(given.get("shell"))),
+            name or default_name,
             **given,
             resources=self._table(Resources, ("resources",)),
             environment=self._environment(folder, cluster),
             limit=self._table(Limit, ("limit",)),
-            notify=self._notify(),
+            notify=Notify(**notify),
             launch=self._table(Launch, ("launch",)),
             container=self._container(folder),
             data=self._data(project, cluster),
@@ -557,11 +555,8 @@ class Builder:
         if any("\0" in word for word in command):
             raise UsageError("the command contains a NUL character, which an argument cannot contain")
         if isinstance(command, str):
-            words = (
-                (command,)
-                if shell
-                else self._split(("command",), command, 'or write a list of words: `command = ["python", "train.py"]`')
-            )
+            hint = 'or write a list of words: `command = ["python", "train.py"]`'
+            words = (command,) if shell else self._split(("command",), command, hint)
             if not words or not words[0]:
                 raise self._wrong(("command",), "`command` names no program")
             return words
@@ -569,12 +564,6 @@ class Builder:
             message = "`shell` needs one line of text, and the command is a list of words"
             raise self._wrong(("shell",), message, "remove `shell`, or write the command as text")
         return command
-
-    def _words(self, key: str, text: str | tuple[str, ...]) -> tuple[str, ...]:
-        words = self._split((key,), text) if isinstance(text, str) else text
-        if not words or not words[0]:
-            raise self._wrong((key,), f"`{key}` names no file")
-        return words
 
     def _split(self, place: Keys, text: str, hint: str | None = None) -> tuple[str, ...]:
         try:
@@ -602,11 +591,12 @@ class Builder:
             given["env_file"] = str(project / _at_home(path, self._environ))
             names_of_file = tuple(shell_words.read_env_file(Path(given["env_file"])))
         places = {name: place for name in ("venv", "conda") if (place := given.get(name))}
-        builds = {name: place for name, place in places.items() if place is True or is_source(place)}
+        built = {name: place for name, place in places.items() if place is True or is_source(place)}
+        builds = {name: "" if place is True else place for name, place in built.items()}
         request = EnvironmentRequest(**definitions.fields_of(EnvironmentRequest, given))
         planned = request.planned._replace(
             env_file=names_of_file,
-            build=next((_build(kind, source, request, cluster) for kind, source in builds.items()), None),
+            build=next((Build(*entry, request.python, request.torch, cluster.build) for entry in builds.items()), None),
             **{name: place for name, place in places.items() if name not in builds},
         )
         return dataclasses.replace(request, planned=planned)
@@ -616,12 +606,6 @@ class Builder:
         folder = entry.removeprefix("use ").strip()
         is_module = not entry.startswith("use ") or not folder
         return entry if is_module else f"use {self._path(('environment', 'modules'), folder, project)}"
-
-    def _notify(self) -> Notify:
-        given = self._values(definitions.keys(Notify), ("notify",))
-        if isinstance(text := given.get("command"), str):
-            given["command"] = self._split(("notify", "command"), text)
-        return Notify(**given)
 
     def _path(self, place: Keys, text: str, project: Path) -> str:
         """Absolute from the project's folder, without variables."""
@@ -681,10 +665,8 @@ class Builder:
         name = posixpath.basename(source) if source[:1] == "/" else source
         stem, kind = _archive(name)
         if item.unpack and not kind:
-            hint = f"the name must end in one of {', '.join(ARCHIVES)}"
-            raise self._wrong(
-                ("data", "stage"), f"`data.stage`: `{source}` is not an archive that Serried can unpack", hint
-            )
+            message = f"`data.stage`: `{source}` is not an archive that Serried can unpack"
+            raise self._wrong(("data", "stage"), message, f"the name must end in one of {', '.join(ARCHIVES)}")
         unpack = kind if item.unpack is not False else ""
         return Staged(posixpath.join(root, source), item.to or (stem if unpack else name), unpack)
 
@@ -705,24 +687,13 @@ class Builder:
             places[item.to] = item
         return tuple(staged)
 
-    def _scratch(self, given: Mapping[str, Any]) -> str:
-        """Empty if the cluster has none."""
-        if given.get("scratch"):
-            return self._expanded("scratch", given["scratch"])
-        if schedulers.traits(given.get("scheduler", Cluster.scheduler)).is_this_machine:
-            return ""
-        return _scratch(self._environ)[1]
-
-    def _root(self, given: Mapping[str, Any]) -> str:
-        scheduler = given.get("scheduler", Cluster.scheduler)
-        is_this_machine = schedulers.traits(scheduler).is_this_machine
-        if given.get("root"):
-            root = self._expanded("root", given["root"])
-        else:
+    def _root(self, root: str | None, scheduler: str, *, is_this_machine: bool) -> str:
+        if not root:
             root, reason = _default_root(self._environ, is_this_machine=is_this_machine)
             self.origins["cluster.root"] = Origin("default", reason)
         is_shared = not is_this_machine and not schedulers.cluster(scheduler).is_throwaway(self._environ)
-        if is_shared and _is_under_home(root, self._environ):
+        home = os.path.realpath(_home(self._environ))
+        if is_shared and Path(os.path.realpath(root)).is_relative_to(home):
             file = user_folder(self._environ) / "config.toml"
             self.notes.append(
                 f"run directories go to `{root}`, under your home; if its quota is small or compute nodes "
@@ -739,19 +710,18 @@ class Builder:
 
     def _wrong(self, place: Keys, message: str, hint: str | None = None) -> UsageError:
         setting = self._settings.get(place)
-        if setting is None or setting.origin.path is None:
-            return UsageError(message, hint=hint)
-        return ConfigError(message, path=setting.origin.path, line=setting.origin.line, hint=hint)
+        return setting.origin.error(message, hint) if setting else UsageError(message, hint=hint)
 
 
-def _name_of(command: tuple[str, ...], *, is_script: bool, is_shell: bool) -> str:
-    return (
-        (Path(command[0]).stem or command[0]) if is_script else shell_words.experiment_name(command, is_shell=is_shell)
-    )
-
-
-def _build(kind: str, source: str | bool, request: EnvironmentRequest, cluster: Cluster) -> Build:
-    return Build(kind, source if isinstance(source, str) else "", request.python, request.torch, cluster.build)
+def script_words(setting: Setting) -> tuple[str, ...]:
+    """The words of the setting `script`."""
+    try:
+        words = shell_words.split(setting.value) if isinstance(setting.value, str) else tuple(setting.value)
+    except ValueError as error:
+        raise setting.origin.error(f"`script` {error}") from None
+    if not words or not words[0]:
+        raise setting.origin.error("`script` names no file")
+    return words
 
 
 def _archive(name: str) -> tuple[str, str]:
@@ -766,8 +736,8 @@ def _default_root(environ: Mapping[str, str], *, is_this_machine: bool) -> tuple
     """The folder of run directories if no setting names one, and the source of that choice."""
     if is_this_machine:
         data = environ.get("XDG_DATA_HOME", "")
-        share = Path(data) if _is_absolute(data) else _home(environ) / ".local" / "share"
-        return str(share / "serried"), "XDG_DATA_HOME" if _is_absolute(data) else "default"
+        share = Path(data) if data.startswith("/") else _home(environ) / ".local" / "share"
+        return str(share / "serried"), "XDG_DATA_HOME" if data.startswith("/") else "default"
     variable, folder = _scratch(environ)
     if folder:
         return str(Path(folder) / "serried"), variable
@@ -777,15 +747,11 @@ def _default_root(environ: Mapping[str, str], *, is_this_machine: bool) -> tuple
 def _scratch(environ: Mapping[str, str]) -> tuple[str, str]:
     """The folder for users' data that compute nodes see, or empty, after the variable that names the folder."""
     for variable in ("SCRATCH", "PSCRATCH"):
-        if _is_absolute(environ.get(variable, "")):
+        if environ.get(variable, "").startswith("/"):
             return variable, environ[variable]
     folder = Path("/scratch") / environ.get("USER", "")
     is_usable = environ.get("USER") and os.access(folder, os.W_OK)
     return "default", str(folder) if is_usable else ""
-
-
-def _is_absolute(path: str) -> bool:
-    return path.startswith("/")
 
 
 def _home(environ: Mapping[str, str]) -> Path:
@@ -804,17 +770,13 @@ def _expand(text: str, environ: Mapping[str, str]) -> str:
 
     path = re.sub(r"\$(?:(\w+)|\{(\w+)\})", value, text)
     path = _at_home(path, environ)
-    if not _is_absolute(path):
+    if not path.startswith("/"):
         raise BadValue(f"must be an absolute path, not `{text}`")
     return os.path.normpath(path)
 
 
 def _at_home(path: str, environ: Mapping[str, str]) -> str:
     return re.sub(r"^~(?=/|$)", lambda _: str(_home(environ)), path)
-
-
-def _is_under_home(path: str, environ: Mapping[str, str]) -> bool:
-    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(_home(environ)))
 
 
 @dataclass(frozen=True)
@@ -867,18 +829,21 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
     where, warnings = _cluster(cluster, chosen, given, environ)
     settings = stack(with_cluster(given, where.value, environ), chosen, where.value)
     script = None
-    dropped: tuple[str, ...] = ()
+    of_script: list[str] = []
     if is_script or (command is None and ("script",) in settings):
         script = _script(command, settings, files, here, where.value, environ)
         given = with_script(given, script.settings, script.path.name, chosen, where.value)
         settings = stack(with_cluster(given, where.value, environ), chosen, where.value)
-        own = own_keys(given, chosen, where.value)
-        settings, dropped = _without_launch(settings, own)
+        settings, of_script = _without_launch(settings, own_keys(given, chosen, where.value))
+        of_script += script.directives.notes
     builder = Builder(settings | {("cluster",): where}, where.value, environ)
     project, place = builder.project(files), builder.cluster()
     requested = builder.experiment(chosen, command, project, place, here, is_script=is_script)
     experiment, notes, fitted = _fit(requested, place, builder.origins)
     origins = builder.origins | fitted
+    limit = experiment.limit
+    if script and script.directives.requeues and not limit.restarts and limit.total_time_seconds is None:
+        of_script.append("`-r y` of the script has no effect without `--chain N`, which allows N attempts")
     return Resolved(
         project=project,
         experiment=experiment,
@@ -890,7 +855,7 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
             *_for_a_shell(experiment),
             *_unknown_gpus(experiment, place),
         ),
-        notes=(*builder.notes, *notes, *dropped, *(_notes(script, experiment) if script else ())),
+        notes=(*builder.notes, *notes, *of_script),
         experiments=tuple(experiment_names(given)),
         script=script,
         replaced=_replaced(settings, script, origins) if script else frozenset(),
@@ -912,13 +877,13 @@ def _replaced(settings: Mapping[Keys, Setting], script: JobScript, origins: Mapp
         for key, origin in origins.items()
         if key.startswith("resources.") and not origin.is_default and (origin.source != SCRIPT or not script.is_native)
     }
-    differ = {key for key in given if _value(settings, key) != _value(stated, key)}
+
+    def value(layer: Mapping[Keys, Setting], key: str) -> object:
+        setting = layer.get(("resources", key))
+        return setting and setting.value
+
+    differ = {key for key in given if value(settings, key) != value(stated, key)}
     return frozenset(differ | (given & _OF_SIZE) if differ & _OF_SIZE else differ)
-
-
-def _value(settings: Mapping[Keys, Setting], key: str) -> object:
-    setting = settings.get(("resources", key))
-    return setting and setting.value
 
 
 def _script(  # noqa: PLR0917
@@ -937,26 +902,12 @@ def _script(  # noqa: PLR0917
     if command is not None:
         return job_script.read(here / command[0], name, environ)
     setting = settings["script",]
-    try:
-        words = shell_words.split(setting.value) if isinstance(setting.value, str) else setting.value
-    except ValueError as error:
-        message = f"`script` {error}"
-        raise ConfigError(message, path=setting.origin.path, line=setting.origin.line) from None
-    if not words or not words[0]:
-        raise ConfigError("`script` names no file", path=setting.origin.path, line=setting.origin.line)
-    path = files.directory / words[0]
+    file = script_words(setting)[0]
+    path = files.directory / file
     if not path.is_file():
-        hint = did_you_mean(words[0], job_script.names_in(path.parent, below=files.directory))
-        message = f"the job script `{words[0]}` does not exist"
-        raise ConfigError(message, path=setting.origin.path, line=setting.origin.line, hint=hint)
+        hint = did_you_mean(file, job_script.names_in(path.parent, below=files.directory))
+        raise setting.origin.error(f"the job script `{file}` does not exist", hint)
     return job_script.read(path, name, environ)
-
-
-def _notes(script: JobScript, experiment: Experiment) -> Iterable[str]:
-    yield from script.directives.notes
-    limit = experiment.limit
-    if script.directives.requeues and not limit.restarts and limit.total_time_seconds is None:
-        yield "`-r y` of the script has no effect without `--chain N`, which allows N attempts"
 
 
 _NOT_OF_SCRIPTS: Mapping[Keys, str] = {
@@ -968,7 +919,7 @@ _NOT_OF_SCRIPTS: Mapping[Keys, str] = {
 """Settings without a meaning for a job script, and the hint."""
 
 
-def _without_launch(settings: Mapping[Keys, Setting], own: set[Keys]) -> tuple[dict[Keys, Setting], tuple[str, ...]]:
+def _without_launch(settings: Mapping[Keys, Setting], own: set[Keys]) -> tuple[dict[Keys, Setting], list[str]]:
     """The settings without those that a job script cannot follow, and notes about defaults among them.
 
     Raises UsageError if the experiment or the command line sets one.
@@ -982,11 +933,10 @@ def _without_launch(settings: Mapping[Keys, Setting], own: set[Keys]) -> tuple[d
             continue
         origin, name = setting.origin, ".".join(keys)
         if keys in own or origin.source in ("command line", "environment"):
-            message, hint = f"`{name}` does not apply to a job script", _NOT_OF_SCRIPTS[what]
-            raise ConfigError(message, path=origin.path, line=origin.line, hint=hint)
+            raise origin.error(f"`{name}` does not apply to a job script", _NOT_OF_SCRIPTS[what])
         if not origin.is_default:
             notes[f"`{'.'.join(what)}` of {origin.where} does not apply to a job script"] = None
-    return kept, tuple(notes)
+    return kept, list(notes)
 
 
 def _experiment(
@@ -1067,10 +1017,7 @@ def _cluster(
     known = cluster_names(given)
     if setting.value not in known:
         hint = f"known here: {_listed(known)}; `[clusters.{setting.value}]` describes another"
-        message, hint = f"unknown cluster `{setting.value}`", did_you_mean(setting.value, known) or hint
-        if setting.origin.path is None:
-            raise UsageError(message, hint=hint)
-        raise ConfigError(message, path=setting.origin.path, line=setting.origin.line, hint=hint)
+        raise setting.origin.error(f"unknown cluster `{setting.value}`", did_you_mean(setting.value, known) or hint)
     return setting, ()
 
 
@@ -1081,37 +1028,25 @@ def _fit(
 
     So one file serves a cluster with accounts, one without, and this machine.
     """
-    supported, ignored = _without_ignored(experiment, cluster)
-    fitted, replaced, sources = _continued(supported, cluster, origins)
-    return fitted, (*ignored, *replaced), sources
-
-
-def _without_ignored(experiment: Experiment, cluster: Cluster) -> tuple[Experiment, tuple[str, ...]]:
-    """Without the resources that the cluster's profile `ignores`."""
+    notes: list[str] = []
+    sources: dict[str, Origin] = {}
     request, unset = experiment.resources, Resources()
     dropped = [key for key in cluster.ignores if getattr(request, key) not in (getattr(unset, key), False)]
-    if not dropped:
-        return experiment, ()
-    resources = dataclasses.replace(request, **{key: getattr(unset, key) for key in dropped})
-    *most, last = (f"`{key}`" for key in dropped)
-    listed = f"{', '.join(most)} and {last}" if most else last
-    note = f"`{cluster.name}` does not support {listed}: not requested"
-    return dataclasses.replace(experiment, resources=resources), (note,)
-
-
-def _continued(
-    experiment: Experiment, cluster: Cluster, origins: Mapping[str, Origin]
-) -> tuple[Experiment, tuple[str, ...], dict[str, Origin]]:
-    """With a value of `limit.continue` that the cluster allows: the requested one, or the cluster's first."""
+    if dropped:
+        *most, last = (f"`{key}`" for key in dropped)
+        listed = f"{', '.join(most)} and {last}" if most else last
+        notes.append(f"`{cluster.name}` does not support {listed}: not requested")
+        resources = dataclasses.replace(request, **{key: getattr(unset, key) for key in dropped})
+        experiment = dataclasses.replace(experiment, resources=resources)
     key, requested = "limit.continue", experiment.limit.continue_by
-    if not cluster.continues or (key in origins and requested in cluster.continues):
-        return experiment, (), {}
-    form = cluster.continues[0]
-    limit = experiment.limit._replace(continue_by=form)
-    note = f'`{cluster.name}` does not allow `{key} = "{requested}"`: using `{form}`'
-    notes = (note,) if key in origins and experiment.limit.restarts else ()
-    origin = origins.get("cluster.continues")
-    return dataclasses.replace(experiment, limit=limit), notes, {key: origin} if origin else {}
+    if cluster.continues and not (key in origins and requested in cluster.continues):
+        form = cluster.continues[0]
+        if key in origins and experiment.limit.restarts:
+            notes.append(f'`{cluster.name}` does not allow `{key} = "{requested}"`: using `{form}`')
+        if origin := origins.get("cluster.continues"):
+            sources[key] = origin
+        experiment = dataclasses.replace(experiment, limit=experiment.limit._replace(continue_by=form))
+    return experiment, tuple(notes), sources
 
 
 def _for_a_shell(experiment: Experiment) -> tuple[str, ...]:
@@ -1148,9 +1083,8 @@ def _unknown_gpus(experiment: Experiment, cluster: Cluster) -> tuple[str, ...]:
     known = (request.gpus, request.ranks, request.gpu_type, cluster.gpus_per_node)
     if any(amount is not None for amount in known) or not experiment.command:
         return ()
-    return (
-        f"the GPUs of `{cluster.name}` are not known, so the job requests none: pass --gpus N, or --ranks N for CPUs",
-    )
+    what = f"the GPUs of `{cluster.name}` are not known, so the job requests none"
+    return (f"{what}: pass --gpus N, or --ranks N for CPUs",)
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -1184,9 +1118,17 @@ def catalogue(directory: Path, environ: Mapping[str, str]) -> Catalogue:
     files = find(Path(os.path.abspath(directory)), environ)  # noqa: PTH100 - links stay as the user wrote them
     given = gather(files, {}, environ)
     chosen = stack(given, None, "").get(("cluster",))
+    entries = []
+    for name in cluster_names(given):
+        settings = stack(with_cluster(given, name, environ, look=False), None, name)
+        configured = settings.get(("clusters", name, "scheduler"))
+        scheduler = configured.value if configured else Cluster.scheduler
+        origins = [setting.origin for place, setting in settings.items() if place[:2] == ("clusters", name)]
+        strongest = next((origin.path for origin in reversed(origins) if origin.path), "shipped with Serried")
+        entries.append(ClusterEntry(name, scheduler, strongest))
     return Catalogue(
         experiments=tuple(experiment_names(given)),
-        clusters=tuple(_entry(name, given, environ) for name in cluster_names(given)),
+        clusters=tuple(entries),
         here=chosen.value if chosen else recognise(given, environ)[0],
         file=files.project.path if files.project else None,
         sweeps={
@@ -1194,14 +1136,4 @@ def catalogue(directory: Path, environ: Mapping[str, str]) -> Catalogue:
             for document in (*reversed(files.site), *reversed(files.user), *([files.project] if files.project else []))
             for name in document.tables.get("sweeps", ())
         },
-    )
-
-
-def _entry(name: str, given: list[Layer], environ: Mapping[str, str]) -> ClusterEntry:
-    settings = stack(with_cluster(given, name, environ, look=False), None, name)
-    scheduler = settings.get(("clusters", name, "scheduler"))
-    origins = [setting.origin for place, setting in settings.items() if place[:2] == ("clusters", name)]
-    strongest = next((origin.path for origin in reversed(origins) if origin.path), None)
-    return ClusterEntry(
-        name, scheduler.value if scheduler else str(Cluster.scheduler), strongest or "shipped with Serried"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from serried.schedulers.survey import Learnt
 
 def text(scheduler: str, learnt: Learnt, hostname: str, when: str) -> str:
     """The profile as TOML, with comments for the facts that only people know."""
+    first, dot, rest = hostname.partition(".")
+    pattern = re.sub(r"\d+", "*", first) + dot + rest  # login nodes are numbered
     tables = {key: value for key, value in learnt.table.items() if isinstance(value, Mapping)}
     values = {key: value for key, value in learnt.table.items() if key not in tables and value != []}
     known = {key: source for key, source in learnt.sources.items() if learnt.table[key] != []}
@@ -37,17 +39,11 @@ def text(scheduler: str, learnt: Learnt, hostname: str, when: str) -> str:
             *(f"{toml.key(key)} = {toml.value(value)}" for key, value in values.items()),
             "",
             "# The cluster's signs: check that no other cluster has hosts of such names.",
-            toml.table(("match",), {"hostname": [_pattern(hostname)]}),
+            toml.table(("match",), {"hostname": [pattern]}),
             *(toml.table((key,), table) for key, table in tables.items()),
             toml.table(("sources",), {**known, "match": f"the name of this host, {hostname}"}),
         ]
     )
-
-
-def _pattern(hostname: str) -> str:
-    """`login*.fir.example` of `login3.fir.example`: login nodes are numbered."""
-    first, dot, rest = hostname.partition(".")
-    return re.sub(r"\d+", "*", first) + dot + rest
 
 
 def save(name: str, text: str, environ: Mapping[str, str], *, force: bool) -> Path:
@@ -117,29 +113,27 @@ def check(name: str | None, directory: Path, environ: Mapping[str, str]) -> Chec
     actual = dict(definitions.check({"clusters": {name: learn(scheduler, environ).table}}))
     own = {place: setting for place, setting in settings.items() if place[:2] == ("clusters", name)}
     both = [place for place in own if place in actual]
-    different = [place for place in both if not _agree(place, own[place].value, actual[place])]
-    differences = [_difference(place, own[place], actual[place]) for place in different]
-    return Checked(name, len(both), (*differences, *_missing(own, actual)))
-
-
-def _difference(place: Keys, setting: layers.Setting, actual: Any) -> ProfileDifference:
-    kind = _key(place).kind
-    return ProfileDifference(dotted(place[2:]), kind.show(setting.value), str(setting.origin), kind.show(actual))
+    differences = []
+    for place in both:
+        setting = own[place]
+        if not _agree(place, setting.value, actual[place]):
+            show = _key(place).kind.show
+            values = show(setting.value), str(setting.origin), show(actual[place])
+            differences.append(ProfileDifference(dotted(place[2:]), *values))
+    # Partitions that the profile describes and the scheduler does not list.
+    listed = {place[3] for place in actual if place[2:3] == ("partitions",)}
+    described = {place[3]: setting.origin for place, setting in own.items() if place[2:3] == ("partitions",)}
+    for partition, origin in described.items():
+        if listed and partition not in listed:
+            key = dotted(("partitions", partition))
+            differences.append(ProfileDifference(key, "described", str(origin), "not there"))
+    return Checked(name, len(both), tuple(differences))
 
 
 def _agree(place: Keys, profile: Any, cluster: Any) -> bool:
     if place[-1] == "accounts":
         return any(fnmatch.fnmatchcase(account, pattern) for account in cluster for pattern in profile)
     return set(profile) == set(cluster) if isinstance(profile, tuple) else bool(profile == cluster)
-
-
-def _missing(own: Mapping[Keys, layers.Setting], actual: Mapping[Keys, Any]) -> Iterator[ProfileDifference]:
-    """Partitions that the profile describes and the scheduler does not list."""
-    listed = {place[3] for place in actual if place[2:3] == ("partitions",)}
-    described = {place[3]: setting.origin for place, setting in own.items() if place[2:3] == ("partitions",)}
-    for partition, origin in described.items():
-        if listed and partition not in listed:
-            yield ProfileDifference(dotted(("partitions", partition)), "described", str(origin), "not there")
 
 
 def _key(place: Keys) -> Key:

@@ -92,15 +92,10 @@ def _syntax_error(message: str, text: str, shown: str) -> ConfigError:
     words = message[: match.start()] if match else message
     column = f" at column {match[2]}" if match and match[2] else ""
     reason = words[:1].lower() + words[1:]
-    return ConfigError(f"is not TOML: {reason}{column}", path=shown, line=line, hint=_syntax_hint(text, line))
-
-
-def _syntax_hint(text: str, line: int) -> str | None:
-    lines = text.splitlines()
-    bare = re.fullmatch(
-        r"\s*[\w.-]+\s*=\s*([A-Za-z0-9][^\"'#]*?)\s*(#.*)?", lines[line - 1] if line <= len(lines) else ""
-    )
-    return f'text needs quotes: "{bare[1]}"' if bare else None
+    wrong = "".join(text.splitlines()[line - 1 : line])
+    bare = re.fullmatch(r"\s*[\w.-]+\s*=\s*([A-Za-z0-9][^\"'#]*?)\s*(#.*)?", wrong)
+    hint = f'text needs quotes: "{bare[1]}"' if bare else None
+    return ConfigError(f"is not TOML: {reason}{column}", path=shown, line=line, hint=hint)
 
 
 def _places(text: str) -> dict[Keys, int]:
@@ -175,25 +170,17 @@ def value(it: Any) -> str:
     """Text, a number, a boolean, or a list of these as TOML."""
     if isinstance(it, bool):
         return str(it).lower()
-    if isinstance(it, str):
-        return _lines(it) if "\n" in it else _text(it)
+    if isinstance(it, str) and "\n" in it:  # literally between `'''`, unless the text would end the quotes
+        ends_quotes = "'''" in it or it.endswith("'") or re.search(r"[\x00-\x08\x0b-\x1f\x7f]", it)
+        return quoted(it) if ends_quotes else f"'''\n{it}'''"
+    if isinstance(it, str):  # as `'…'` if that avoids escapes
+        has_escapes = re.search(r"[\"\\]", it) and "'" not in it and it.isprintable()
+        return f"'{it}'" if has_escapes else quoted(it)
     if isinstance(it, list | tuple):
         items = [value(item) for item in it]
         wide = sum(map(len, items)) > 100 or any("\n" in item for item in items)
         return "[\n    " + ",\n    ".join(items) + ",\n]" if wide else f"[{', '.join(items)}]"
     return json.dumps(it)
-
-
-def _text(text: str) -> str:
-    """As `'…'` if that avoids escapes."""
-    return f"'{text}'" if re.search(r"[\"\\]", text) and "'" not in text and text.isprintable() else quoted(text)
-
-
-def _lines(text: str) -> str:
-    """Literally between `'''`, unless the text would end the quotes."""
-    if "'''" in text or text.endswith("'") or re.search(r"[\x00-\x08\x0b-\x1f\x7f]", text):
-        return quoted(text)
-    return f"'''\n{text}'''"
 
 
 def table(place: Keys, values: Mapping[str, Any]) -> str:
