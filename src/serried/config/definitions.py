@@ -291,11 +291,6 @@ def _resource_keys(value: Any) -> tuple[str, ...]:
     return ignored
 
 
-def _forms(value: Any) -> tuple[str, ...]:
-    """Values of `limit.continue`."""
-    return tuple(values.FORM.parse(word) for word in values.texts(value))
-
-
 @dataclass(frozen=True)
 class Partition:
     time: int | None = key(values.DURATION, "Longest time limit.")
@@ -345,7 +340,12 @@ class Cluster:
         value=(),
     )
     continues: tuple[str, ...] = key(
-        Kind("list of `requeue`, `successor` and `prequeued`", _forms, many=True, show=values.TEXTS.show),
+        Kind(
+            "list of `requeue`, `successor` and `prequeued`",
+            lambda value: tuple(map(values.FORM.parse, values.texts(value))),
+            many=True,
+            show=values.TEXTS.show,
+        ),
         "Allowed values of `limit.continue`. The first is the default.",
         default="all three",
         value=(),

@@ -127,11 +127,6 @@ def array_text(value: Any) -> str | None:
     return str(value).strip()
 
 
-def duration_or_off(value: Any) -> int | None:
-    """None for `off` and 0."""
-    return None if _is_off(value) or value in {0, "0"} else duration(value)
-
-
 def memory(value: Any) -> int:
     """MiB of `10G`, `512M`, `1.5T`, `64GB` (all powers of 1,024, as in Slurm), rounded up; 0 for `all`."""
     text = "" if isinstance(value, bool) else str(value).strip()
@@ -149,11 +144,9 @@ def _unit_hint(text: str) -> str | None:
     if not re.fullmatch(_NUMBER, text, re.ASCII):
         return None
     amount = float(text)
-    if amount < 1000:
-        return f"did you mean `{text}G`?"
-    if amount % 1024 == 0:
+    if amount >= 1000 and amount % 1024 == 0:
         return f"did you mean `{int(amount) // 1024}G`, which is `{text}M`?"
-    return f"did you mean `{text}M`?"
+    return f"did you mean `{text}{'G' if amount < 1000 else 'M'}`?"
 
 
 def memory_part(value: Any) -> int:
@@ -205,9 +198,7 @@ def free_text(value: Any) -> str:
 
 def setting(value: Any) -> Any:
     """Text, a number, a boolean, or a list of such: what JSON can carry, with its type."""
-    if isinstance(value, bool | int):
-        return value
-    if isinstance(value, float) and math.isfinite(value):
+    if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, list | tuple):
         return [setting(item) for item in value]
@@ -225,7 +216,11 @@ def name(value: Any) -> str:
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    return tuple(text(item) for item in (value if isinstance(value, list | tuple) else [value]))
+    return tuple(map(text, _listed(value)))
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]
 
 
 def comma_texts(value: Any) -> tuple[str, ...]:
@@ -361,20 +356,25 @@ def is_elsewhere(path: str) -> bool:
 
 def items(value: Any) -> tuple[Item, ...]:
     """Paths, or tables `{from = "/abs/x", to = "x", unpack = false}`."""
-    return tuple(_item(item) for item in (value if isinstance(value, list | tuple) else [value]))
+    return tuple(map(_item, _listed(value)))
 
 
 def _item(value: Any) -> Item:
     if not isinstance(value, Mapping):
         return Item(_path(value))
-    known = ("from", "to", "unpack")
-    for name in value:
-        if name not in known:
-            raise BadValue(f"knows `from`, `to` and `unpack`, not `{name}`", did_you_mean(str(name), known))
-    if "from" not in value:
-        raise BadValue("has a table without `from`", 'write `{from = "/abs/x", to = "x"}`')
+    _check_keys(value, ("from", "to", "unpack"), 'write `{from = "/abs/x", to = "x"}`')
     to = _inner(value["to"]) if "to" in value else None
     return Item(_path(value["from"]), to, boolean(value["unpack"]) if "unpack" in value else None)
+
+
+def _check_keys(table: Mapping[str, Any], known: tuple[str, ...], example: str) -> None:
+    """Refuse other keys, and a table without the first of them."""
+    for name in table:
+        if name not in known:
+            listed = " and ".join(", ".join(f"`{key}`" for key in known).rsplit(", ", 1))
+            raise BadValue(f"knows {listed}, not `{name}`", did_you_mean(str(name), known))
+    if known[0] not in table:
+        raise BadValue(f"has a table without `{known[0]}`", example)
 
 
 def _path(value: Any) -> str:
@@ -398,22 +398,17 @@ def _inner(value: Any) -> str:
 
 def side_commands(value: Any) -> tuple[SideCommand, ...]:
     """Lines of bash, or tables `{command = "…", on = "first"}`."""
-    return tuple(_side_command(item) for item in (value if isinstance(value, list | tuple) else [value]))
+    return tuple(map(_side_command, _listed(value)))
 
 
 def _side_command(value: Any) -> SideCommand:
     if not isinstance(value, Mapping):
         value = {"command": value}
-    known = ("command", "on")
-    for name in value:
-        if name not in known:
-            raise BadValue(f"knows `command` and `on`, not `{name}`", did_you_mean(str(name), known))
-    if "command" not in value:
-        raise BadValue("has a table without `command`", 'write `{command = "nvidia-smi dmon", on = "first"}`')
+    _check_keys(value, ("command", "on"), 'write `{command = "nvidia-smi dmon", on = "first"}`')
     words = command(value["command"])
     on = choice(names.EVERY_NODE, names.FIRST_NODE)(value.get("on", names.EVERY_NODE))
-    is_text = isinstance(words, str)
-    return SideCommand((words,) if isinstance(words, str) else words, shell=is_text, on=on)
+    is_line = isinstance(words, str)
+    return SideCommand((words,) if isinstance(words, str) else words, shell=is_line, on=on)
 
 
 def results(value: Any) -> tuple[str, ...]:
@@ -447,19 +442,13 @@ def size(value: Any) -> int:
     raise BadValue(f"must be an amount such as `200G` or `512M`, not `{value}`", hint)
 
 
-def size_or_none(value: Any) -> int:
-    """0 for `none`."""
-    return 0 if str(value).strip() in {"none", "0"} else size(value)
-
-
 def metric_source(value: Any) -> str:
     """As `schema.printed_metric` reads it."""
     try:
         printed_metric.check(str(value))
     except ValueError as error:
-        raise BadValue(
-            str(error), f"`from = '{printed_metric.EXAMPLE}'`, or `from = \"file:metrics.json:loss\"`"
-        ) from None
+        hint = f"`from = '{printed_metric.EXAMPLE}'`, or `from = \"file:metrics.json:loss\"`"
+        raise BadValue(str(error), hint) from None
     return str(value)
 
 
@@ -471,22 +460,18 @@ def webhook_variable(value: Any) -> str:
     return name
 
 
-def events(value: Any) -> tuple[str, ...]:
-    requested = comma_texts(value)
-    for event in requested:
-        if event not in names.EVENTS:
-            known = ", ".join(f"`{event}`" for event in names.EVENTS)
-            raise BadValue(f"must be of {known}, not `{event}`", did_you_mean(event, names.EVENTS))
-    return requested
+def some_of(*known: str) -> Callable[[Any], tuple[str, ...]]:
+    """A list of these words, each once."""
 
+    def parse(value: Any) -> tuple[str, ...]:
+        words = tuple(dict.fromkeys(comma_texts(value)))
+        for word in words:
+            if word not in known:
+                listed = ", ".join(f"`{name}`" for name in known)
+                raise BadValue(f"must be of {listed}, not `{word}`", did_you_mean(word, known))
+        return words
 
-def sinks(value: Any) -> tuple[str, ...]:
-    requested = tuple(dict.fromkeys(comma_texts(value)))
-    for sink in requested:
-        if sink not in tracking.SINKS:
-            known = ", ".join(f"`{sink}`" for sink in tracking.SINKS)
-            raise BadValue(f"must be of {known}, not `{sink}`", did_you_mean(sink, tracking.SINKS))
-    return requested
+    return parse
 
 
 def show_memory(mebibytes: int) -> str:
@@ -541,7 +526,12 @@ METRIC_SOURCE = Kind("`stdout:REGEX` or `file:PATH:KEY`", metric_source, "SOURCE
 COUNT = Kind("whole number from 1", whole(1), "N")
 COUNT_OR_NONE = Kind("whole number from 0", whole(0), "N")
 DURATION = Kind("duration", duration, "TIME", show=show_duration)
-DURATION_OR_OFF = Kind("duration, or `off`", duration_or_off, "TIME", show=show_duration)
+DURATION_OR_OFF = Kind(
+    "duration, or `off`",
+    lambda value: None if _is_off(value) or value in {0, "0"} else duration(value),
+    "TIME",
+    show=show_duration,
+)
 MEMORY = Kind("memory, or `all`", memory, "SIZE", show=show_memory)
 MEMORY_PART = Kind("memory", memory_part, "SIZE", show=show_memory)
 BOOLEAN = Kind("true or false", boolean, show=_show_place)
@@ -556,10 +546,7 @@ NAMES = Kind("list of names", variable_names, "NAME", many=True, show=_show_text
 VARIABLES = Kind("table of texts", free_text, names=True)
 PATTERNS = Kind("table of texts", text, names=True)
 SETTINGS = Kind("table of anything", setting, names=True, nested=True, show=spelled)
-LAUNCHER = Kind(
-    "the name of a launcher",
-    choice("agent", "single", "torchrun", "srun", "mpirun", "horovodrun"),
-)
+LAUNCHER = Kind("the name of a launcher", choice("agent", "single", "torchrun", "srun", "mpirun", "horovodrun"))
 FORM = Kind("`requeue`, `successor` or `prequeued`", choice("requeue", "successor", "prequeued"))
 SIGNAL = Kind("signal, or `off`", signal_name, "SIGNAL")
 PLACE = Kind("path, `true` or `false`", place, show=_show_place)
@@ -574,11 +561,16 @@ SIDE_COMMANDS = Kind("lines of bash, or tables `{command =, on =}`", side_comman
 RESULTS = Kind("text or list of patterns", results, many=True, show=", ".join)
 WATCHED = Kind("text or list of patterns", watched, many=True, show=", ".join)
 BYTES = Kind("size", size, "SIZE", show=show_size)
-BYTES_OR_NONE = Kind("size, or `none`", size_or_none, "SIZE", show=lambda count: show_size(count) if count else "none")
+BYTES_OR_NONE = Kind(
+    "size, or `none`",
+    lambda value: 0 if str(value).strip() in {"none", "0"} else size(value),
+    "SIZE",
+    show=lambda count: show_size(count) if count else "none",
+)
 GPU_OPTION = Kind("`gres` or `gpus-per-node`", choice("gres", "gpus-per-node"))
 VERIFY = Kind("`times` or `hashes`", choice("times", "hashes"))
 TRANSFER = Kind("`chain` or `each`", choice("chain", "each"))
 WEBHOOK = Kind("name", webhook_variable, "NAME")
-EVENTS = Kind("list of events", events, many=True, show=", ".join)
-SINKS = Kind("list of `tensorboard`, `wandb` and `mlflow`", sinks, many=True, show=", ".join)
+EVENTS = Kind("list of events", some_of(*names.EVENTS), many=True, show=", ".join)
+SINKS = Kind("list of `tensorboard`, `wandb` and `mlflow`", some_of(*tracking.SINKS), many=True, show=", ".join)
 TRACK_MODE = Kind("`auto`, `online`, `offline` or `off`", choice(*tracking.MODES))

@@ -48,35 +48,31 @@ class Parameter:
     """Of `constant` and `categorical`."""
     weights: tuple[float, ...] = ()
     """The probabilities of `values`; empty if all are equal."""
-    numbers: Mapping[str, float] | None = None
+    numbers: Mapping[str, float] = field(default_factory=dict)
     """Of other distributions: `min`, `max`, `mu`, `sigma`, `a`, `b` and `q`."""
 
     def draw(self, generator: random.Random) -> Any:
         """A random value."""
         if self.values:
             return generator.choices(self.values, self.weights or None)[0]
-        numbers = self.numbers or {}
-        is_quantized = self.distribution.startswith("q_")
-        value = _DRAW[self.distribution.removeprefix("q_")](generator, numbers)
-        return _quantized(value, numbers.get("q", 1)) if is_quantized else value
+        value = _DRAW[self.distribution.removeprefix("q_")](generator, self.numbers)
+        return _quantized(value, self.numbers.get("q", 1)) if self.distribution.startswith("q_") else value
 
     @property
     def grid_size(self) -> int | None:
         """The number of values in a grid; None for a distribution without a last value."""
         if self.values:
             return len(self.values)
-        numbers = self.numbers or {}
         if self.distribution not in ("int_uniform", "q_uniform"):
             return None
-        return int((numbers["max"] - numbers["min"]) / numbers.get("q", 1) + 1e-9) + 1
+        return int((self.numbers["max"] - self.numbers["min"]) / self.numbers.get("q", 1) + 1e-9) + 1
 
     def at(self, place: int) -> Any:
         """The value at a place of the grid, from 0 to `grid_size` - 1."""
         if self.values:
             return self.values[place]
-        numbers = self.numbers or {}
-        step = numbers.get("q", 1)
-        return _quantized(numbers["min"] + place * step, step)
+        step = self.numbers.get("q", 1)
+        return _quantized(self.numbers["min"] + place * step, step)
 
     @property
     def search_space(self) -> dict[str, Any]:
@@ -87,11 +83,10 @@ class Parameter:
             if self.weights:
                 raise BadValue("has `probabilities`, which a Bayesian search learns by itself", "leave them out")
             return {"choices": list(self.values)}
-        base, numbers = self.distribution.removeprefix("q_"), self.numbers or {}
+        base, numbers = self.distribution.removeprefix("q_"), self.numbers
         if "min" not in numbers:
-            raise BadValue(
-                f"has the distribution `{self.distribution}`, which this search cannot draw from", "`min` and `max`"
-            )
+            message = f"has the distribution `{self.distribution}`, which this search cannot draw from"
+            raise BadValue(message, "`min` and `max`")
         low, high = numbers["min"], numbers["max"]
         if base == "log_uniform":
             low, high = math.exp(low), math.exp(high)
@@ -105,21 +100,17 @@ class Parameter:
         """The keys that `parameter` reads."""
         if self.distribution == "constant":
             return {"value": self.values[0]}
-        weights = {"probabilities": list(self.weights)} if self.weights else {}
-        return (
-            {"values": list(self.values), **weights}
-            if self.values
-            else {"distribution": self.distribution, **(self.numbers or {})}
-        )
+        if not self.values:
+            return {"distribution": self.distribution, **self.numbers}
+        return {"values": list(self.values), **({"probabilities": list(self.weights)} if self.weights else {})}
 
     def __str__(self) -> str:
         if len(self.values) == 1:
             return str(self.values[0])
         if self.values:
             return f"{len(self.values)} values"
-        numbers = self.numbers or {}
-        ends = [f"{numbers[name]:g}" for name in ("min", "max") if name in numbers]
-        return f"{self.distribution} {'..'.join(ends) or ', '.join(f'{k} {v:g}' for k, v in numbers.items())}"
+        ends = [f"{self.numbers[name]:g}" for name in _ENDS if name in self.numbers]
+        return f"{self.distribution} {'..'.join(ends) or ', '.join(f'{k} {v:g}' for k, v in self.numbers.items())}"
 
 
 @dataclass(frozen=True)
@@ -322,19 +313,15 @@ def _of_yaml(content: bytes, shown: str) -> Any:
         import yaml
     except ImportError:
         raise UsageError("reading YAML needs PyYAML, which is not installed", hint=install_hint("sweeps")) from None
+    loader: Any = type("_Loader", (yaml.SafeLoader,), {})
+    # YAML 1.1 reads `1e-3` as text, and users of sweeps mean the number.
+    loader.add_implicit_resolver("tag:yaml.org,2002:float", _WITH_EXPONENT, list("-+.0123456789"))
     try:
-        return yaml.load(content, Loader=_loader(yaml))  # noqa: S506 - a safe one
+        return yaml.load(content, Loader=loader)  # noqa: S506 - a safe one
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or "not valid"
         raise ConfigError(f"is not YAML: {problem}", path=shown, line=mark.line + 1 if mark else None) from None
-
-
-def _loader(yaml: Any) -> Any:
-    """YAML 1.1 reads `1e-3` as text, and users of sweeps mean the number."""
-    loader: Any = type("_Loader", (yaml.SafeLoader,), {})
-    loader.add_implicit_resolver("tag:yaml.org,2002:float", _WITH_EXPONENT, list("-+.0123456789"))
-    return loader
 
 
 _WITH_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
@@ -441,9 +428,8 @@ def _metric(table: Any) -> Metric | None:
     if isinstance(table, str):
         return metric_of(table)
     if not isinstance(table, Mapping) or not isinstance(table.get("name"), str) or not table["name"]:
-        raise DefinitionError(
-            ["metric"], "`metric` must have a `name`", '`metric = { name = "loss", goal = "minimize" }`'
-        )
+        hint = '`metric = { name = "loss", goal = "minimize" }`'
+        raise DefinitionError(["metric"], "`metric` must have a `name`", hint)
     goal = table.get("goal", MINIMIZE)
     if goal not in (MAXIMIZE, MINIMIZE):
         raise DefinitionError(["metric", "goal"], f"`metric.goal` must be `minimize` or `maximize`, not `{goal}`")
@@ -468,10 +454,7 @@ def metric_of(text: str) -> Metric:
     raise UsageError(f"`--metric {text}` does not say which values are better", hint=f"`{text}:max` or `{text}:min`")
 
 
-_OF_PRUNER = {
-    HYPERBAND: ("min_iter", "max_iter", "s", "eta"),
-    MEDIAN: ("min_iter", "min_trials"),
-}
+_OF_PRUNER = {HYPERBAND: ("min_iter", "max_iter", "s", "eta"), MEDIAN: ("min_iter", "min_trials")}
 
 
 def _pruner(table: Any) -> dict[str, Any] | None:
@@ -488,11 +471,8 @@ def _pruner(table: Any) -> dict[str, Any] | None:
             raise DefinitionError(["early_terminate", key], f"unknown key `{key}` of `early_terminate`", hint)
     numbers = {key: _count(table, key, least=2 if key == "eta" else 1) for key in _OF_PRUNER[kind]}
     if kind == MEDIAN:
-        return {
-            "type": MEDIAN,
-            "n_warmup_steps": numbers["min_iter"] or 1,
-            "n_startup_trials": numbers["min_trials"] or 4,
-        }
+        steps, trials = numbers["min_iter"] or 1, numbers["min_trials"] or 4
+        return {"type": MEDIAN, "n_warmup_steps": steps, "n_startup_trials": trials}
     eta = numbers["eta"] or 3
     if numbers["min_iter"]:
         first = numbers["min_iter"]
@@ -528,9 +508,8 @@ def _command(table: Mapping[str, Any]) -> Iterator[str]:
         return
     words = ["${interpreter}", "${program}", "${args}"] if command is None else command
     if not isinstance(words, list) or not all(isinstance(word, str | int | float) for word in words):
-        raise DefinitionError(
-            ["command"], "`command` must be a list of words", '`command = ["python", "train.py", "${args}"]`'
-        )
+        hint = '`command = ["python", "train.py", "${args}"]`'
+        raise DefinitionError(["command"], "`command` must be a list of words", hint)
     for word in map(str, words):
         if word == "${program}" and not isinstance(program, str):
             raise DefinitionError(["command"], "`command` has `${program}`, and `program` is not set")
@@ -540,8 +519,7 @@ def _command(table: Mapping[str, Any]) -> Iterator[str]:
         filled = word.replace("${program}", str(program))
         for name in (*command_lines.ARGUMENTS, *command_lines.DOCUMENTS):
             filled = filled.replace(f"${{{name}}}", f"{{{name}}}")
-        filled = _VARIABLE.sub(rf"{{{command_lines.OF_ENVIRONMENT}\1}}", filled)
-        yield filled
+        yield _VARIABLE.sub(rf"{{{command_lines.OF_ENVIRONMENT}\1}}", filled)
 
 
 def _quantized(value: float, step: float) -> float | int:
@@ -554,15 +532,11 @@ def _between(generator: random.Random, numbers: Mapping[str, float]) -> float:
     return generator.uniform(numbers["min"], numbers["max"])
 
 
-def _between_logarithms(generator: random.Random, numbers: Mapping[str, float]) -> float:
+def _between_logarithms(generator: random.Random, numbers: Mapping[str, float], sign: int = 1) -> float:
+    """With `sign` -1 uniform in log(1/x): the same set of values, drawn from its other end."""
     low, high = numbers["min"], numbers["max"]
-    return min(max(math.exp(generator.uniform(math.log(low), math.log(high))), low), high)
-
-
-def _between_inverse_logarithms(generator: random.Random, numbers: Mapping[str, float]) -> float:
-    """Uniform in log(1/x): the same set of values as `log_uniform_values`, drawn from its other end."""
-    low, high = numbers["min"], numbers["max"]
-    return min(max(math.exp(-generator.uniform(-math.log(high), -math.log(low))), low), high)
+    ends = sorted((sign * math.log(low), sign * math.log(high)))
+    return min(max(math.exp(sign * generator.uniform(*ends)), low), high)
 
 
 _DRAW: Mapping[str, Callable[[random.Random, Mapping[str, float]], float]] = {
@@ -571,7 +545,7 @@ _DRAW: Mapping[str, Callable[[random.Random, Mapping[str, float]], float]] = {
     "log_uniform": lambda generator, numbers: math.exp(_between(generator, numbers)),
     "log_uniform_values": _between_logarithms,
     "inv_log_uniform": lambda generator, numbers: math.exp(-_between(generator, numbers)),
-    "inv_log_uniform_values": _between_inverse_logarithms,
+    "inv_log_uniform_values": lambda generator, numbers: _between_logarithms(generator, numbers, -1),
     "normal": lambda generator, numbers: generator.gauss(numbers["mu"], numbers["sigma"]),
     "log_normal": lambda generator, numbers: math.exp(generator.gauss(numbers["mu"], numbers["sigma"])),
     "beta": lambda generator, numbers: generator.betavariate(numbers["a"], numbers["b"]),
@@ -599,9 +573,8 @@ def parameter(description: Any) -> Parameter:
         raise BadValue(f"must be a table, not `{description}`", f"`values = [{description}]`, or `min` and `max`")
     unknown = next((name for name in description if name not in _PARAMETER_KEYS), None)
     if unknown is not None:
-        raise BadValue(
-            f"has the unknown key `{unknown}`", did_you_mean(str(unknown), _PARAMETER_KEYS) or "values, or min and max"
-        )
+        hint = did_you_mean(str(unknown), _PARAMETER_KEYS) or "values, or min and max"
+        raise BadValue(f"has the unknown key `{unknown}`", hint)
     name = description.get("distribution") or _usual(description)
     if name not in DISTRIBUTIONS:
         raise BadValue(f"has the unknown distribution `{name}`", did_you_mean(str(name), DISTRIBUTIONS))

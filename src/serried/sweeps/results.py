@@ -84,12 +84,8 @@ class SeedGroup:
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "parameters": self.parameters,
-            "trials": list(self.trials),
-            "mean": self.mean,
-            "deviation": self.deviation,
-        }
+        mean, deviation = self.mean, self.deviation
+        return {"parameters": self.parameters, "trials": list(self.trials), "mean": mean, "deviation": deviation}
 
 
 @dataclass(frozen=True)
