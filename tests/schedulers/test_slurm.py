@@ -72,11 +72,16 @@ def test_an_answer_is_read_once(slurm, submit, monkeypatch):
         ("accept-then-die", SubmissionUncertain),
     ],
 )
-def test_each_way_in_which_sbatch_fails_has_its_own_error(slurm, submit, fake_slurm, mode, error):
+def test_each_failure_of_sbatch_has_its_own_error_and_an_accepted_job_is_found_by_its_token(
+    slurm, submit, fake_slurm, mode, error
+):
     fake_slurm(mode)
     with pytest.raises(error) as raised:
         submit(slurm)
     assert raised.value.details is not None or mode == "accept-then-die"
+    fake_slurm()
+    if error is SubmissionUncertain:
+        assert slurm.find("k3f9q2-1", time.time()) == "1"
 
 
 @pytest.mark.parametrize("mode", ["hang", "accept-then-hang"])
@@ -86,22 +91,9 @@ def test_an_sbatch_that_does_not_answer_leaves_it_uncertain(submit, fake_slurm, 
         submit(Slurm(timeout=1))
 
 
-@pytest.mark.parametrize("mode", ["accept-then-time-out", "accept-then-die"])
-def test_a_job_that_was_accepted_without_a_word_is_found_by_its_token(slurm, submit, fake_slurm, mode):
+@pytest.mark.parametrize("mode", ["print-then-die", "banner"])
+def test_the_id_counts_behind_a_banner_and_from_an_sbatch_that_dies_after_it(slurm, submit, fake_slurm, mode):
     fake_slurm(mode)
-    with pytest.raises(SubmissionUncertain):
-        submit(slurm)
-    fake_slurm()
-    assert slurm.find("k3f9q2-1", time.time()) == "1"
-
-
-def test_an_id_that_was_said_counts_although_sbatch_died_after_it(slurm, submit, fake_slurm):
-    fake_slurm("print-then-die")
-    assert submit(slurm) == "1"
-
-
-def test_a_banner_before_the_id_is_not_the_id(slurm, submit, fake_slurm):
-    fake_slurm("banner")
     assert submit(slurm) == "1"
 
 

@@ -144,29 +144,21 @@ def test_rows_of_other_releases_are_read(row, job):
 
 
 @for_each(
-    ("word", "expected"),
+    ("words", "expected"),
     [
-        ("CANCELLED by 1000", names.CANCELLED),
-        ("RUNNING+", names.RUNNING),
-        ("OUT_OF_MEMORY", names.OUT_OF_MEMORY),
-        ("NODE_FAIL", names.NODE_FAIL),
-        ("BOOT_FAIL", names.NODE_FAIL),
-        ("DEADLINE", names.TIMEOUT),
-        ("TIMEOUT", names.TIMEOUT),
-        ("PREEMPTED", names.PREEMPTED),
-        ("REQUEUED", names.PENDING),
-        ("REQUEUE_HOLD", names.PENDING),
-        ("SPECIAL_EXIT", names.PENDING),
-        ("SUSPENDED", names.RUNNING),
-        ("SIGNALING", names.RUNNING),
-        ("LAUNCH_FAILED", names.LAUNCH_FAILED),
-        ("OUT_OF_ME+", names.UNKNOWN),
-        ("", names.UNKNOWN),
-        ("  ", names.UNKNOWN),
+        (["CANCELLED by 1000"], names.CANCELLED),
+        (["RUNNING+", "SUSPENDED", "SIGNALING"], names.RUNNING),
+        (["OUT_OF_MEMORY"], names.OUT_OF_MEMORY),
+        (["NODE_FAIL", "BOOT_FAIL"], names.NODE_FAIL),
+        (["DEADLINE", "TIMEOUT"], names.TIMEOUT),
+        (["PREEMPTED"], names.PREEMPTED),
+        (["REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"], names.PENDING),
+        (["LAUNCH_FAILED"], names.LAUNCH_FAILED),
+        (["OUT_OF_ME+", "", "  "], names.UNKNOWN),
     ],
 )
-def test_every_word_for_a_state_has_one_meaning_and_no_word_is_a_success_by_default(word, expected):
-    assert parse.state(word) == expected
+def test_every_word_for_a_state_has_one_meaning_and_no_word_is_a_success_by_default(words, expected):
+    assert {parse.state(word) for word in words} == {expected}
 
 
 def test_only_completed_means_completed():
@@ -248,100 +240,51 @@ FROM_THE_SOURCES = [
 ]
 
 
-@for_each("stderr", RECORDED_22_05 + FROM_THE_SOURCES)
-def test_what_was_read_and_refused_is_refused(stderr):
-    assert submit_outcome(stderr) is SubmitOutcome.REFUSED
-
-
-@for_each(
-    "stderr",
-    [
-        FAILED + "Unable to contact slurm controller (connect failure)",
-        "sbatch: error: fetch_config: DNS SRV lookup failed\nsbatch: fatal: Could not establish a configuration source",
-        'sbatch: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2": No such file or directory',
-    ],
-)
-def test_what_was_not_delivered_is_unreachable(stderr):
-    assert submit_outcome(stderr) is SubmitOutcome.UNREACHABLE
-
-
-@for_each(
-    "stderr",
-    [
-        "",
-        FAILED + "Socket timed out on send/recv operation",
-        FAILED + "Unable to contact slurm controller (receive failure)",
-        FAILED + "Unable to contact slurm controller (send failure)",
-        FAILED + "Zero Bytes were transmitted or received",
-        FAILED + "Unexpected message received",
-        FAILED + "Transport endpoint is not connected",
-        FAILED + "a sentence of Slurm 31.11",
-        "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying",
-        "Killed",
-    ],
-)
-def test_everything_else_is_uncertain(stderr):
-    assert submit_outcome(stderr) is SubmitOutcome.UNCERTAIN
-
-
-SLURM = Slurm()
-MANUAL_22_05 = [
-    "AssociationJobLimit",
-    "AssociationResourceLimit",
-    "AssociationTimeLimit",
-    "AssocMaxJobsLimit",
-    "BadConstraints",
-    "BeginTime",
-    "Cleaning",
-    "Dependency",
-    "DependencyNeverSatisfied",
-    "FrontEndDown",
-    "InactiveLimit",
-    "InvalidAccount",
-    "InvalidQOS",
-    "JobHeldAdmin",
-    "JobHeldUser",
-    "JobLaunchFailure",
-    "Licenses",
-    "NodeDown",
-    "NonZeroExitCode",
-    "PartitionDown",
-    "PartitionInactive",
-    "PartitionNodeLimit",
-    "PartitionTimeLimit",
-    "Priority",
-    "Prolog",
-    "QOSJobLimit",
-    "QOSResourceLimit",
-    "QOSTimeLimit",
-    "QOSUsageThreshold",
-    "ReqNodeNotAvail",
-    "Reservation",
-    "Resources",
-    "SystemFailure",
-    "TimeLimit",
-    "JobArrayTaskLimit",
-    "QOSGrpNodeLimit",
-    "QOSGrpCpuLimit",
-    "QOSGrpGRES",
-    "QOSGrpGRESMinutes",
-    "QOSMaxGRESPerUser",
-    "QOSMaxJobsPerUserLimit",
-    "QOSMaxCpuPerUserLimit",
-    "QOSMaxMemoryPerJob",
-    "QOSMinGRES",
-    "QOSMaxWallDurationPerJobLimit",
-    "AssocGrpCPUMinutesLimit",
-    "AssocGrpGRES",
-    "AssocGrpNodeLimit",
-    "MaxGRESPerAccount",
-    "MaxMemPerAccount",
-    "AssocMaxGRESPerJob",
-    "AssocMaxWallDurationPerJobLimit",
+NOT_DELIVERED = [
+    FAILED + "Unable to contact slurm controller (connect failure)",
+    "sbatch: error: fetch_config: DNS SRV lookup failed\nsbatch: fatal: Could not establish a configuration source",
+    'sbatch: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2": No such file or directory',
+]
+ALL_ELSE = [
+    "",
+    FAILED + "Socket timed out on send/recv operation",
+    FAILED + "Unable to contact slurm controller (receive failure)",
+    FAILED + "Unable to contact slurm controller (send failure)",
+    FAILED + "Zero Bytes were transmitted or received",
+    FAILED + "Unexpected message received",
+    FAILED + "Transport endpoint is not connected",
+    FAILED + "a sentence of Slurm 31.11",
+    "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying",
+    "Killed",
 ]
 
 
-@for_each("reason", MANUAL_22_05)
+@for_each(
+    ("outcome", "answers"),
+    [
+        (SubmitOutcome.REFUSED, RECORDED_22_05 + FROM_THE_SOURCES),
+        (SubmitOutcome.UNREACHABLE, NOT_DELIVERED),
+        (SubmitOutcome.UNCERTAIN, ALL_ELSE),
+    ],
+)
+def test_a_failed_submission_was_refused_or_not_delivered_or_is_uncertain(outcome, answers):
+    assert [stderr for stderr in answers if submit_outcome(stderr) is not outcome] == []
+
+
+SLURM = Slurm()
+MANUAL_22_05 = """
+AssociationJobLimit AssociationResourceLimit AssociationTimeLimit AssocMaxJobsLimit BadConstraints BeginTime Cleaning
+Dependency DependencyNeverSatisfied FrontEndDown InactiveLimit InvalidAccount InvalidQOS JobHeldAdmin JobHeldUser
+JobLaunchFailure Licenses NodeDown NonZeroExitCode PartitionDown PartitionInactive PartitionNodeLimit
+PartitionTimeLimit Priority Prolog QOSJobLimit QOSResourceLimit QOSTimeLimit QOSUsageThreshold ReqNodeNotAvail
+Reservation Resources SystemFailure TimeLimit JobArrayTaskLimit QOSGrpNodeLimit QOSGrpCpuLimit QOSGrpGRES
+QOSGrpGRESMinutes QOSMaxGRESPerUser QOSMaxJobsPerUserLimit QOSMaxCpuPerUserLimit QOSMaxMemoryPerJob QOSMinGRES
+QOSMaxWallDurationPerJobLimit AssocGrpCPUMinutesLimit AssocGrpGRES AssocGrpNodeLimit MaxGRESPerAccount
+MaxMemPerAccount AssocMaxGRESPerJob AssocMaxWallDurationPerJobLimit
+"""
+
+
+@for_each("reason", MANUAL_22_05.split())
 def test_the_manual_s_reasons_have_a_sentence(reason):
     assert not SLURM.explain(reason).startswith("Slurm reports")
 

@@ -60,18 +60,12 @@ class Bench:
         plan = a_plan(run, root=self.root, scheduler=self.scheduler.name, **sizes)
         directory = Path(plan.directory)
         directory.mkdir(parents=True)
-        (directory / "job.sh").write_text(self._beginning(plan) + script + "\n")
-        limit, site = (
-            Limit(warn_before_seconds=self.backend.lead),
-            plan.site._replace(private=str(self.root / "private")),
-        )
-        return plan._replace(limit=limit, site=site)
-
-    def _beginning(self, plan: Plan) -> str:
-        """What every job.sh begins with; `task` is its index."""
         fragment = schedulers.script(self.scheduler.name).FRAGMENT
-        lines = ["#!/bin/bash", "token=$1", f"cd -- {shlex.quote(plan.directory)}", fragment.cleanup]
-        return "\n".join([*lines, *([f"task={fragment.task}"] if plan.array else []), ""])
+        task = [f"task={fragment.task}"] if plan.array else []
+        lines = ["#!/bin/bash", f"cd -- {shlex.quote(plan.directory)}", fragment.cleanup, *task, script, ""]
+        (directory / "job.sh").write_text("\n".join(lines))
+        site = plan.site._replace(private=str(self.root / "private"))
+        return plan._replace(limit=Limit(warn_before_seconds=self.backend.lead), site=site)
 
     def task(self, job: str, index: int) -> str:
         """A task of an array job as the scheduler writes it."""
@@ -127,13 +121,7 @@ BACKENDS = {
     "fake": replace(SLURM, prepare=fake_slurm, lead=40, listing=""),
     "lab": SLURM,
     "pbs": Backend(
-        "pbs",
-        lambda _: None,
-        limit=5,
-        waiting=("-h",),
-        listing="qstat -x -f",
-        warns=False,
-        awaits_tasks=False,
+        "pbs", lambda _: None, limit=5, waiting=("-h",), listing="qstat -x -f", warns=False, awaits_tasks=False
     ),
 }
 if not HAS_PBS:

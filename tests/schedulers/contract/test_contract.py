@@ -23,48 +23,53 @@ def shown(jobs):
     return {task: (job.state, job.exit_code) for task, job in sorted(jobs.items(), key=str)}
 
 
-def test_a_job_that_succeeds_is_completed(bench):
-    job = bench.submit(bench.plan("true"))
-    assert shown(bench.await_end(job)) == {None: (names.COMPLETED, 0)}
+def states(jobs):
+    return {job.state for job in jobs.values()}
 
 
-def test_a_job_that_fails_is_failed_with_its_exit_code(bench):
+def test_a_job_has_its_token_folder_and_environment_and_keeps_what_it_writes_private(bench, monkeypatch):
+    flavour = "bitter\nsweet $(id) é"
+    monkeypatch.setenv("FLAVOUR", flavour)
+    # As if submitted from within a job of any scheduler.
+    foreign = [f"{prefix}X" for _, its in schedulers.every() for prefix in its.dialect.prefixes]
+    for name in (*foreign, names.JOB, names.MARK, names.TASK):
+        monkeypatch.setenv(name, "outer")
+    plan = bench.plan('echo "$1"; pwd; umask > mask; printf %s "$FLAVOUR" > flavour; env > variables')
+    before = time.time()
+    job = bench.submit(plan, f"{plan.run}-7")
+    ended = bench.await_end(job)
+
+    assert shown(ended) == {None: (names.COMPLETED, 0)}
+    assert before - 60 < ended[None].ended < time.time() + 60  # by the scheduler's own clock
+    run = RunDirectory(Path(plan.directory))
+    assert run.scheduler_log().read_text() == f"{plan.run}-7\n{plan.directory}\n"
+    assert run.scheduler_log().stat().st_mode & 0o077 == 0
+    assert (run.path / "mask").read_text().strip() == "0077"
+    assert (run.path / "flavour").read_text() == flavour
+    assert "=outer" not in (run.path / "variables").read_text()
+    assert (bench.scheduler.find(f"{plan.run}-7"), bench.scheduler.find(f"{plan.run}-70")) == (job, None)
+
+
+def test_a_job_that_fails_is_failed_with_its_exit_code_and_cancelling_it_then_is_no_error(bench):
     job = bench.submit(bench.plan("exit 3"))
     assert shown(bench.await_end(job)) == {None: (names.FAILED, 3)}
+    bench.scheduler.cancel([job, "999999"])
+    assert shown(bench.jobs(job)) == {None: (names.FAILED, 3)}
 
 
-def test_a_running_job_is_running_on_a_node(bench):
-    job = bench.submit(bench.plan("sleep 600"))
-    (found,) = bench.await_state(job, names.RUNNING).values()
-    assert (found.id, found.task, len(found.nodes), found.ended) == (job, None, 1, None)
+def test_a_running_job_is_on_a_node_and_ends_with_TERM_when_it_is_cancelled(bench):  # noqa: N802 - the signal's name
+    plan = bench.plan("trap 'echo term > heard; exit 0' TERM; touch up; sleep 600 & wait")
+    job = bench.submit(plan, f"{plan.run}-11")
+    (running,) = bench.await_state(job, names.RUNNING).values()
+    assert (running.id, running.task, len(running.nodes), running.ended) == (job, None, 1, None)
+    assert (bench.scheduler.find(f"{plan.run}-11"), bench.scheduler.find(f"{plan.run}-1")) == (job, None)
+    unknown = job.replace(job.partition(".")[0], "999999")
+    assert set(bench.scheduler.poll([job, unknown, bench.task(unknown, 3)])) == {(job, None)}
 
-
-def test_an_ended_job_says_when_it_ended(bench):
-    before = time.time()
-    (found,) = bench.await_end(bench.submit(bench.plan("true"))).values()
-    assert before - 60 < found.ended < time.time() + 60  # by the scheduler's own clock
-
-
-def test_job_sh_gets_its_token_and_runs_in_the_run_directory(bench):
-    plan = bench.plan('echo "$1"; pwd')
-    bench.await_end(bench.submit(plan, f"{plan.run}-7"))
-    log = RunDirectory(Path(plan.directory)).scheduler_log()
-    assert log.read_text() == f"{plan.run}-7\n{plan.directory}\n"
-
-
-def test_the_log_is_private_and_so_is_what_the_job_writes(bench):
-    plan = bench.plan("umask > mask")
-    bench.await_end(bench.submit(plan))
-    run = RunDirectory(Path(plan.directory))
-    assert (run.path / "mask").read_text().strip() == "0077"
-    assert run.scheduler_log().stat().st_mode & 0o077 == 0
-
-
-def test_the_job_inherits_the_environment_that_it_was_given(bench, monkeypatch):
-    monkeypatch.setenv("FLAVOUR", "bitter\nsweet $(id) é")
-    plan = bench.plan('printf %s "$FLAVOUR" > flavour')
-    bench.await_end(bench.submit(plan))
-    assert (Path(plan.directory) / "flavour").read_text() == "bitter\nsweet $(id) é"
+    bench.wait_until((Path(plan.directory) / "up").exists)
+    bench.scheduler.cancel([job])
+    assert states(bench.await_end(job)) == {names.CANCELLED}
+    assert (Path(plan.directory) / "heard").read_text() == "term\n"
 
 
 def test_what_everybody_can_see_of_a_job_holds_no_value_of_its_environment(bench, monkeypatch):
@@ -81,62 +86,33 @@ def test_what_everybody_can_see_of_a_job_holds_no_value_of_its_environment(bench
     assert (bench.jobs(job)[None].name in seen.stdout, canary in seen.stdout) == (True, False)
 
 
-def test_a_job_submitted_from_within_a_job_does_not_take_itself_for_that_one(bench, monkeypatch):
-    foreign = [f"{prefix}X" for _, its in schedulers.every() for prefix in its.dialect.prefixes]
-    for name in (*foreign, names.JOB, names.MARK, names.TASK):
-        monkeypatch.setenv(name, "outer")
-    plan = bench.plan("env > variables")
-    assert shown(bench.await_end(bench.submit(plan))) == {None: (names.COMPLETED, 0)}
-    assert "=outer" not in (Path(plan.directory) / "variables").read_text()
-
-
-def test_a_job_without_room_is_pending_with_a_reason_that_can_be_explained(bench):
-    job = bench.submit(bench.blocked(bench.plan("true")))
-    (found,) = bench.await_state(job, names.PENDING).values()
-    bench.wait_until(lambda: bench.jobs(job)[None].reason)
-    assert bench.scheduler.explain(bench.jobs(job)[None].reason) != ""
-    assert found.nodes == ()
-
-
-def test_a_pending_job_that_is_cancelled_never_runs(bench):
+def test_a_job_without_room_is_pending_with_a_reason_and_never_runs_once_cancelled(bench):
     plan = bench.blocked(bench.plan("touch ran"))
     job = bench.submit(plan)
-    bench.await_state(job, names.PENDING)
+    (pending,) = bench.await_state(job, names.PENDING).values()
+    bench.wait_until(lambda: bench.jobs(job)[None].reason)
+    assert bench.scheduler.explain(bench.jobs(job)[None].reason) != ""
+    assert pending.nodes == ()
+
     bench.scheduler.cancel([job])
-    assert {each.state for each in bench.await_end(job).values()} == {names.CANCELLED}
+    assert states(bench.await_end(job)) == {names.CANCELLED}
     assert not (Path(plan.directory) / "ran").exists()
-
-
-def test_a_running_job_that_is_cancelled_hears_TERM_and_ends(bench):  # noqa: N802 - the signal's name
-    plan = bench.plan("trap 'echo term > heard; exit 0' TERM; touch up; sleep 600 & wait")
-    job = bench.submit(plan)
-    bench.wait_until((Path(plan.directory) / "up").exists)
-    bench.scheduler.cancel([job])
-    assert {each.state for each in bench.await_end(job).values()} == {names.CANCELLED}
-    assert (Path(plan.directory) / "heard").read_text() == "term\n"
 
 
 def test_a_job_that_ignores_TERM_is_killed(bench, monkeypatch):  # noqa: N802 - the signal's name
     monkeypatch.setenv("FAKE_SLURM_KILL_WAIT", "1")
     plan = bench.plan("trap '' TERM; touch up; sleep 600")
-    job = bench.submit(plan_with_kill_wait(plan, 1))
+    job = bench.submit(plan._replace(site=plan.site._replace(kill_wait_seconds=1)))
     bench.wait_until((Path(plan.directory) / "up").exists)
     bench.scheduler.cancel([job])
-    assert {each.state for each in bench.await_end(job).values()} == {names.CANCELLED}
-
-
-def test_cancelling_what_has_ended_or_never_was_is_no_error(bench):
-    job = bench.submit(bench.plan("true"))
-    bench.await_end(job)
-    bench.scheduler.cancel([job, "999999"])
-    assert shown(bench.jobs(job)) == {None: (names.COMPLETED, 0)}
+    assert states(bench.await_end(job)) == {names.CANCELLED}
 
 
 def test_a_job_is_warned_before_its_time_limit_and_timed_out_at_it(bench):
     script = "trap 'echo warned > heard' USR1; sleep 600 & while kill -0 $!; do wait $!; done"
     plan = bench.plan(script, time_seconds=bench.backend.limit)
     job = bench.submit(plan)
-    assert {each.state for each in bench.await_end(job, seconds=600).values()} == {names.TIMEOUT}
+    assert states(bench.await_end(job, seconds=600)) == {names.TIMEOUT}
     assert (Path(plan.directory) / "heard").exists() == bench.backend.warns
 
 
@@ -144,6 +120,7 @@ def test_a_job_is_warned_before_its_time_limit_and_timed_out_at_it(bench):
 def test_the_tasks_of_an_array_have_their_own_states_and_logs(bench):
     plan = bench.plan('echo "$task"; exit "$task"', indices=[0, 2, 4])
     job = bench.submit(plan)
+    assert bench.scheduler.find(f"{plan.run}-1") == job
     assert shown(bench.await_end(job)) == {0: (names.COMPLETED, 0), 2: (names.FAILED, 2), 4: (names.FAILED, 4)}
     run = RunDirectory(Path(plan.directory))
     assert [run.scheduler_log(index).read_text() for index in (0, 2, 4)] == ["0\n", "2\n", "4\n"]
@@ -163,34 +140,7 @@ def test_one_task_can_be_cancelled_and_asked_for_by_itself(bench):
 def test_no_more_tasks_run_at_once_than_allowed(bench):
     plan = bench.plan("mkdir alone || exit 1; sleep 0.5; rmdir alone", indices=range(3))
     plan = plan._replace(array=plan.array._replace(parallel=1))
-    assert {each.state for each in bench.await_end(bench.submit(plan)).values()} == {names.COMPLETED}
-
-
-def test_a_job_is_found_by_its_token_while_it_runs_and_after(bench):
-    plan = bench.plan("sleep 1")
-    job = bench.submit(plan)
-    assert bench.scheduler.find(f"{plan.run}-1") == job
-    bench.await_end(job)
-    assert bench.scheduler.find(f"{plan.run}-1") == job
-
-
-@arrays
-def test_an_array_is_found_by_its_token(bench):
-    plan = bench.plan("sleep 600", indices=range(4))
-    job = bench.submit(plan)
-    assert bench.scheduler.find(f"{plan.run}-1") == job
-
-
-def test_a_token_that_nobody_submitted_finds_nothing(bench):
-    plan = bench.plan("sleep 600")
-    bench.submit(plan, f"{plan.run}-11")
-    assert bench.scheduler.find(f"{plan.run}-1") is None
-
-
-def test_a_job_that_is_not_known_is_absent_and_spoils_nothing(bench):
-    job = bench.submit(bench.plan("sleep 600"))
-    unknown = job.replace(job.partition(".")[0], "999999")
-    assert set(bench.scheduler.poll([job, unknown, bench.task(unknown, 3)])) == {(job, None)}
+    assert states(bench.await_end(bench.submit(plan))) == {names.COMPLETED}
 
 
 def after(bench, plan, job, task=""):
@@ -274,7 +224,3 @@ def test_a_name_of_any_kind_is_submitted_and_found(bench):
         plan = bench.plan("true", name=name)
         job = bench.submit(plan)
         assert bench.scheduler.find(f"{plan.run}-1") == job
-
-
-def plan_with_kill_wait(plan, seconds):
-    return plan._replace(site=plan.site._replace(kill_wait_seconds=seconds))
