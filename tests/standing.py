@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
+from unittest import mock
 
 from building import CREATED
+from serried.records import status
 from serried.records.record import Record
-from serried.records.status import statuses
 
 NOW = CREATED + 3600
 
 
+def statuses_by(slurm, records, now=NOW):
+    """The statuses where `slurm` is the scheduler."""
+    with mock.patch.object(status, "registered", slurm):
+        return status.statuses(records, now=now)
+
+
 def stand(slurm, *runs, now=NOW):
-    return statuses([Record.load(run.plan.run) for run in runs], slurm, now=now)
+    return statuses_by(slurm, [Record.load(run.plan.run) for run in runs], now)
 
 
 def the(slurm, run, now=NOW):

@@ -14,11 +14,12 @@ from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, Obs
 from serried.base.files import read_json, write_json
 from serried.records import outputs
 from serried.records.index import Selection
-from serried.records.status import TABLE, Ending, Observations, judge, status
+from serried.records.status import TABLE, Ending, Observations, judge
 from serried.records.why import explain
 from serried.schedulers.interface import Job
 from serried.schema.endings import End
 from serried.schema.reasons import Reason
+from standing import statuses_by
 from tables import for_each
 
 NOW = CREATED + 3600
@@ -118,7 +119,7 @@ def test_a_missing_module_that_git_ignores_is_named_with_the_setting_that_links_
     made = make().ending("FAILED", cause="import-error", first_failure=a_failure(tail=(line,)))
     modules = ["src/pkg/_version.py", "src/pkg/fast.cpython-312.so"]
     write_json(made.record.directory.source, {"ignored_modules": modules})
-    explanation = explain(status(made.record, scheduler_for=lambda _: slurm))
+    explanation = explain(statuses_by(slurm, [made.record])[0])
     assert (explanation.reason == "module-ignored") == bool(advised)
     assert advised is None or f'`link = ["{advised}"]`' in explanation.steps[0]
 
@@ -153,4 +154,4 @@ def fetched(made, slurm):
     outputs.mark_fetched(Selection(made.record), found)
     end = read_json(made.where.task(None).exit) or {}
     assert [one["code"] for one in end["conditions"]][1:] == ["results-fetched"]
-    return status(made.record, scheduler_for=lambda _: slurm)
+    return statuses_by(slurm, [made.record])[0]

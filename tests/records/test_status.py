@@ -14,7 +14,7 @@ from serried.records import index, status
 from serried.records.record import Record, records_directory
 from serried.records.status import statuses
 from serried.schedulers.interface import Job
-from standing import NOW, OPENS, stand, the
+from standing import NOW, OPENS, stand, statuses_by, the
 
 
 def test_a_finished_run_is_known_from_files_and_the_scheduler_is_not_asked(make, slurm):
@@ -48,7 +48,7 @@ def test_finished_runs_cost_one_listing_and_one_file_each_however_many_they_are(
             continue
         opens = OPENS(records_directory())
 
-        found = statuses(index.records(), slurm, now=NOW)
+        found = statuses_by(slurm, index.records())
 
         opens.folder = None
         assert {status.state for status in found} == {"COMPLETED"}
@@ -64,7 +64,7 @@ def test_a_waiting_run_costs_nine_calls_the_second_time_it_is_seen(make, slurm):
     record, place = records_directory() / run.plan.run, run.where.path
     opens = OPENS(os.path.commonpath((record, place)))
 
-    statuses(index.records(), slurm, now=NOW)
+    statuses_by(slurm, index.records())
 
     opens.folder = None
     assert Counter(opens.opened) == {

@@ -11,10 +11,11 @@ from fake_scheduler import FakeScheduler
 from sampled import a_rank, write_samples
 from serried.records.record import Record
 from serried.records.rules import kept_notes
-from serried.records.status import statuses, task_of
+from serried.records.status import task_of
 from serried.records.usage import Peer, Spelling, spelling_of, usage_of, whole_usage
 from serried.schedulers.interface import Job
 from serried.schema.plan import UserScript
+from standing import statuses_by
 
 USUAL = {"nodes": 1, "cpus": 8, "memory_mb": 16 * 1024, "gpus": 0}
 
@@ -33,7 +34,7 @@ def run(tmp_path):
 
 def usage(made, *jobs, now=CREATED + 7200):
     """Afterwards the run has ended for all readers, if it has."""
-    (status,) = statuses([Record.load(made.plan.run)], FakeScheduler(*jobs), now=now)
+    (status,) = statuses_by(FakeScheduler(*jobs), [Record.load(made.plan.run)], now)
     return whole_usage(status, now)
 
 
@@ -64,7 +65,7 @@ def test_a_running_task_is_timed_by_its_own_attempt(tmp_path):
     made = RunOnDisk(tmp_path / "scratch", ranks=1, indices=range(2), **USUAL)
     made.attempt(task=1, started=CREATED + 60)
     slurm = FakeScheduler(Job("123", 0, "PENDING"), Job("123", 1, "RUNNING"))
-    (status,) = statuses([Record.load("k3f9q2")], slurm, now=CREATED + 660)
+    (status,) = statuses_by(slurm, [Record.load("k3f9q2")], CREATED + 660)
     assert usage_of(task_of(status, 1), CREATED + 660).seconds == 600.0
 
 
@@ -132,7 +133,7 @@ def test_the_last_lines_tell_which_memory_was_too_small(tmp_path):
 def test_the_summary_in_the_record_suffices_for_notes(run):
     made = run("abc222", 2, 3.0)
     write_samples(made.attempt(), ranks=[a_rank(), a_rank(1.0), a_rank()])
-    (status,) = statuses([made.record], FakeScheduler(), now=CREATED + 7200)
+    (status,) = statuses_by(FakeScheduler(), [made.record], CREATED + 7200)
     shutil.rmtree(made.where.path)
     assert [note.rule for note in kept_notes(status, CREATED + 7200)] == ["straggler", "time-over"]
     made.record.directory.usage.unlink()

@@ -112,30 +112,17 @@ TABLE: Mapping[tuple[str, EndingKind], Say] = {
 AMBIGUOUS = frozenset({EndingKind.CANCELLED, EndingKind.NODE, EndingKind.KILLED, EndingKind.LAUNCH})
 """Ends that the scheduler may correct."""
 
-_CAUSES = {
-    names.FAILED: Reason.UNRECORDED,
-    names.TIMEOUT: Reason.LIMIT,
-    names.CANCELLED: Reason.CANCEL,
-    names.PREEMPTED: Reason.PREEMPT,
-    names.OUT_OF_MEMORY: Reason.OUT_OF_MEMORY,
-    names.NODE_FAIL: Reason.NODE_LOST,
-    names.LAUNCH_FAILED: Reason.LAUNCH,
+_BY_STATE: Mapping[str, tuple[Reason | None, str]] = {
+    names.FAILED: (Reason.UNRECORDED, "the job failed before an agent could record why"),
+    names.TIMEOUT: (Reason.LIMIT, "the scheduler ended it at its time limit"),
+    names.CANCELLED: (Reason.CANCEL, "it was cancelled through the scheduler"),
+    names.PREEMPTED: (Reason.PREEMPT, "the scheduler took its nodes for a job of higher priority"),
+    names.OUT_OF_MEMORY: (Reason.OUT_OF_MEMORY, "it used more memory than it requested"),
+    names.NODE_FAIL: (Reason.NODE_LOST, "one of its nodes failed"),
+    names.LAUNCH_FAILED: (Reason.LAUNCH, "the scheduler could not start it"),
 }
-_MESSAGES = {
-    names.FAILED: "the job failed before an agent could record why",
-    names.TIMEOUT: "the scheduler ended it at its time limit",
-    names.CANCELLED: "it was cancelled through the scheduler",
-    names.PREEMPTED: "the scheduler took its nodes for a job of higher priority",
-    names.OUT_OF_MEMORY: "it used more memory than it requested",
-    names.NODE_FAIL: "one of its nodes failed",
-    names.LAUNCH_FAILED: "the scheduler could not start it",
-}
-
-
-_OF_REASON = {
-    "SupervisorGone": (Reason.SUPERVISOR_GONE, "its supervisor on this machine was killed"),
-}
-"""Cause and message by the scheduler's reason, if that says more than its state."""
+_BY_REASON = {"SupervisorGone": (Reason.SUPERVISOR_GONE, "its supervisor on this machine was killed")}
+"""Cause and message of an end that only the scheduler knows, by its state, or by its reason if that says more."""
 
 _WORST_FIRST = (
     names.FAILED,
@@ -260,24 +247,18 @@ def judge(word: Job | str, ending: Ending | None, known: Observations, now: floa
     say = TABLE.get((state, kind), Say.LAST_KNOWN if kind in (EndingKind.NONE, EndingKind.REQUEUED) else Say.EXIT)
     agreed = ending is not None and ending.state == state and state in names.ENDED
     if ending is not None and (say is Say.EXIT or agreed):  # if both agree, exit.json says more
-        return _by_exit(ending, state, now)
+        late = ending.ended is not None and now - ending.ended > MISSING_SECONDS
+        answered = state in names.ENDED or (late and state != UNREACHABLE)
+        # The scheduler may have preempted it, and then starts it again.
+        may_continue = state == UNREACHABLE and kind in (EndingKind.CANCELLED, EndingKind.NODE)
+        return ending.verdict(
+            settled=kind is EndingKind.FINAL or answered, stale=ending.ended if may_continue else None
+        )
     if say is Say.SCHEDULER and isinstance(word, Job):
         return _by_scheduler(word, ending, known, now)
     if say is Say.MISSING:
         return _by_absence(word, known, now)
     return _by_memory(known, state)
-
-
-def _by_exit(ending: Ending, word: str, now: float) -> Verdict:
-    late = ending.ended is not None and now - ending.ended > MISSING_SECONDS
-    answered = word in names.ENDED or (late and word != UNREACHABLE)
-    may_continue = word == UNREACHABLE and ending.kind in (
-        EndingKind.CANCELLED,
-        EndingKind.NODE,
-    )  # if the scheduler preempted it
-    return ending.verdict(
-        settled=ending.kind is EndingKind.FINAL or answered, stale=ending.ended if may_continue else None
-    )
 
 
 def _by_scheduler(job: Job, ending: Ending | None, known: Observations, now: float) -> Verdict:
@@ -286,12 +267,13 @@ def _by_scheduler(job: Job, ending: Ending | None, known: Observations, now: flo
     has_final = ending is not None and ending.kind is not EndingKind.REQUEUED
     # A job that has begun an attempt was started, however it ended.
     state = names.FAILED if job.state == names.LAUNCH_FAILED and known.claimed is not None else job.state
-    cause, message = _OF_REASON.get(job.reason, (_CAUSES.get(state), _MESSAGES.get(state, "")))
-    noticed = known.missing_since if known.missing_since is not None else now
-    since = min(noticed, job.ended if job.ended is not None else noticed)
+    cause, message = _BY_REASON.get(job.reason) or _BY_STATE.get(state, (None, ""))
+    since = _missed_since(job, known, now)
+    # Never 0, because the job did not succeed.
+    code = 128 + job.signal if job.signal else job.exit_code or 1
     return Verdict(
         state=state,
-        exit_code=_exit_code(job),
+        exit_code=names.EXIT_CODES.get(job.state, code),
         cause=cause,
         message=message,
         since=job.ended or (ending.ended if ending else None) or since,
@@ -300,17 +282,14 @@ def _by_scheduler(job: Job, ending: Ending | None, known: Observations, now: flo
     )
 
 
-def _exit_code(job: Job) -> int | None:
-    """Never 0, because the job did not succeed."""
-    if job.state in names.EXIT_CODES:
-        return names.EXIT_CODES[job.state]
-    return 128 + job.signal if job.signal else job.exit_code or 1
+def _missed_since(word: Job | str, known: Observations, now: float) -> float:
+    """Since when exit.json should exist."""
+    noticed = known.missing_since if known.missing_since is not None else now
+    return min(noticed, word.ended) if isinstance(word, Job) and word.ended is not None else noticed
 
 
 def _by_absence(word: Job | str, known: Observations, now: float) -> Verdict:
-    noticed = known.missing_since if known.missing_since is not None else now
-    ended = word.ended if isinstance(word, Job) else None
-    since = min(noticed, ended if ended is not None else noticed)
+    since = _missed_since(word, known, now)
     what = "the scheduler reports its end" if isinstance(word, Job) else "the scheduler does not list it"
     if now - since > MISSING_SECONDS:
         message = f"{what}, and it left no exit.json"
@@ -402,11 +381,8 @@ class Seen:
     ended: Mapping[int, str] = field(default_factory=dict)
     """Tasks whose end is certain; their files are not read again."""
 
-    def job(self, task: int | None) -> Job | None:
-        return self._by_task.get(task)
-
     @functools.cached_property
-    def _by_task(self) -> Mapping[int | None, Job]:
+    def by_task(self) -> Mapping[int | None, Job]:
         return {job.task: job for job in self.jobs}
 
 
@@ -441,10 +417,6 @@ class Evidence:
             return task
         return worker_in(self.owners[task], task)
 
-    def is_undrawn(self, trial: int) -> bool:
-        """Whether no job has drawn it, in a run whose jobs draw trials."""
-        return not self.owners.get(trial, "").isdecimal()
-
     def jobs(self, task: int | None) -> list[str]:
         """Jobs that may belong to the run or task, in order, from the last known one."""
         own = self.links.get(task, ()) if task is not None else ()
@@ -452,7 +424,7 @@ class Evidence:
         first = list(self.submission.jobs) if self.submission else []
         if task is not None and len(first) > 1:
             first = [first[part_of(self.record.offsets, self.worker_of(task) or 0)]]
-        every, last = [*first, *further], self.seen.job(task)
+        every, last = [*first, *further], self.seen.by_task.get(task)
         return every[every.index(last.id) :] if last is not None and last.id in every else every
 
     @functools.cached_property
@@ -591,16 +563,10 @@ def _with_tasks(evidence: Evidence) -> Evidence:
     indices = array.indices if array else ()
     where = evidence.record.where
     begun = frozenset(numbers(where.tasks)).intersection(indices)
-    endings: dict[int, Ending] = {}
     open_ = sorted(begun - evidence.seen.ended.keys())
-    owners = {}
-    if evidence.record.plan.draws:
-        owners = {index: owner_of(where, index) for index in open_}
-    for index in open_:
-        document = read_exit(where.task(index).exit)
-        ending = Ending.parse(document) if document else None
-        if ending is not None:
-            endings[index] = ending
+    owners = {index: owner_of(where, index) for index in open_} if evidence.record.plan.draws else {}
+    found = {index: Ending.parse(read_exit(where.task(index).exit) or {}) for index in open_}
+    endings = {index: ending for index, ending in found.items() if ending is not None}
     return dataclasses.replace(evidence, endings=endings, begun=begun, indices=indices, owners=owners)
 
 
@@ -637,29 +603,6 @@ def is_at_work(submission: Submission, now: float) -> bool:
     return process is not None and submission.by_started in ("", process.started)
 
 
-def current_job(
-    chain: Sequence[str], task: int | None, answer: Answer, remembered: Job | None, now: float
-) -> Job | None:
-    """Of the jobs of a run or task, in their order, the job that decides its state now.
-
-    Each job begins when the job before it has ended: the first that has not ended is the current one. After a
-    cancelled job the later ones refuse to run.
-    """
-    found: Job | None = None
-    for job in chain:
-        last = remembered if remembered is not None and remembered.id == job else None
-        reported = answer.get((job, task))
-        if last is not None and last.state in names.ENDED:
-            # Its cache still says PENDING for a while after a cancellation.
-            was_cancelled = last.state == names.CANCELLED and now - (last.ended or 0.0) < _OLD_ANSWER_SECONDS
-            if reported is None or (reported.state == names.PENDING and was_cancelled):
-                reported = last
-        found = reported or found
-        if reported is not None and (reported.state not in names.ENDED or reported.state == names.CANCELLED):
-            break
-    return found
-
-
 def read_seen(record: Record) -> Seen:
     """Empty if the file is missing or not valid: it is only a memory."""
     document = read_json(record.directory.seen) or {}
@@ -667,7 +610,11 @@ def read_seen(record: Record) -> Seen:
         if document.get("schema") == SCHEMA:
             return Seen(
                 at=document["at"],
-                jobs=tuple(_ungroup(document["jobs"])),
+                jobs=tuple(
+                    Job(**{**entry, "task": task, "nodes": tuple(entry["nodes"])})
+                    for entry in document["jobs"]
+                    for task in ([None] if entry["task"] is None else expand(entry["task"]))
+                ),
                 missing={int(key) if key else None: float(since) for key, since in document["missing"].items()},
                 ended={index: state for state, text in document["ended"].items() for index in expand(text)},
             )
@@ -703,13 +650,6 @@ def _group(jobs: Iterable[Job]) -> list[dict[str, Any]]:
     return [
         {**dataclasses.asdict(job), "task": compress(indices) if indices else None} for job, indices in groups.items()
     ]
-
-
-def _ungroup(lines: Iterable[dict[str, Any]]) -> Iterable[Job]:
-    for line in lines:
-        indices = line["task"]
-        for task in [None] if indices is None else expand(indices):
-            yield Job(**{**line, "task": task, "nodes": tuple(line["nodes"])})
 
 
 MOST_TASKS_READ = 16
@@ -770,7 +710,9 @@ class RunStatus:
     @property
     def waits_because(self) -> Reason | None:
         """The code of `reason`; None if it does not wait, and for a word that its scheduler's room does not know."""
-        return waits_because(self.summary, self.reason) if self.state == names.PENDING else None
+        if self.state != names.PENDING or not self.reason or self.summary is None:
+            return None
+        return _reason_code(self.summary.scheduler, self.reason)
 
     @property
     def scheduler_explanation(self) -> str:
@@ -797,11 +739,11 @@ class RunStatus:
     def progress_of_tasks(self) -> Mapping[int, RunProgress]:
         """What the first running tasks of an array do now: at most MOST_TASKS_READ, each by a listing and a file."""
         running = [index for index, found in (self.tasks or {}).items() if found.state == names.RUNNING]
-        ones = ((index, self._task_progress(index)) for index in running[:MOST_TASKS_READ])
-        return {index: progress for index, progress in ones if progress is not None}
-
-    def _task_progress(self, index: int) -> RunProgress | None:
-        return RunStatus(self.record, self.summary, Verdict(names.RUNNING), task=index).progress
+        tasks = [
+            RunStatus(self.record, self.summary, Verdict(names.RUNNING), task=index)
+            for index in running[:MOST_TASKS_READ]
+        ]
+        return {task.task: task.progress for task in tasks if task.progress is not None and task.task is not None}
 
     @property
     def created(self) -> float:
@@ -810,6 +752,7 @@ class RunStatus:
     def to_json(self) -> dict[str, Any]:
         """An entry of `runs` in the --json output of every reading command."""
         summary, verdict = self.summary, self.verdict
+        of_tasks = {str(index): progress.to_json() for index, progress in self.progress_of_tasks.items()}
         return {
             "id": self.id,
             "name": summary and summary.name,
@@ -842,15 +785,9 @@ class RunStatus:
             "rehearsal": summary and summary.rehearsal,
             "directory": summary and str(self.record.where.path),
             "warnings": [dict(warning) for warning in self.warnings],
-            "progress": self._progress_json(),
+            "progress": self.progress.to_json() if self.progress else {"tasks": of_tasks} if of_tasks else None,
             "tasks": None if self.tasks is None else ranges_by_state(self.tasks),
         }
-
-    def _progress_json(self) -> dict[str, Any] | None:
-        if self.tasks is None:
-            return self.progress.to_json() if self.progress else None
-        of_tasks = self.progress_of_tasks
-        return {"tasks": {str(index): one.to_json() for index, one in of_tasks.items()}} if of_tasks else None
 
 
 def just_submitted(record: Record) -> RunStatus:
@@ -858,14 +795,9 @@ def just_submitted(record: Record) -> RunStatus:
     return RunStatus(record, record.summary, Verdict(names.PENDING), job=record.submissions[0].job)
 
 
-def waits_because(summary: Summary | None, reason: str) -> Reason | None:
-    """The code of the scheduler's `reason` for not starting a run."""
-    return _code_of(summary.scheduler, reason) if reason and summary is not None else None
-
-
 @functools.cache
-def _code_of(scheduler: str, reason: str) -> Reason | None:
-    """Thousands of runs wait for a few reasons."""
+def _reason_code(scheduler: str, reason: str) -> Reason | None:
+    """The code of the scheduler's `reason` for not starting a run. Thousands of runs wait for a few reasons."""
     with contextlib.suppress(SerriedError):  # a scheduler that this version does not have
         return schedulers.get(scheduler).classify(reason)
     return None
@@ -897,28 +829,23 @@ def keep_end(status: RunStatus, evidence: Evidence, now: float) -> RunStatus:
     document.setdefault("seconds", status.seconds)
     if status.tasks is not None:
         document["tasks"] = ranges_by_state(status.tasks)
+    record = status.record
     with contextlib.suppress(OSError):  # a full home must not hide how a run ended
-        if status.tasks is None:
-            _keep_usage(status.record)
-        status.record.write_end(document)
+        if status.tasks is None and next(record.where.attempts.glob("*/node-*/samples.jsonl"), None) is not None:
+            # The samples in a few numbers: sites purge run directories.
+            from serried.records import samples  # once in the life of a run
+
+            found = samples.measured_of(samples.read(record.where))
+            if found.nodes:
+                write_text(record.directory.usage, json.dumps(found.to_json(), separators=(",", ":")) + "\n")
+        record.write_end(document)
     return status
-
-
-def _keep_usage(record: Record) -> None:
-    """Write the samples in a few numbers into the record: sites purge run directories. Raises OSError."""
-    if next(record.where.attempts.glob("*/node-*/samples.jsonl"), None) is None:
-        return
-    from serried.records import samples  # once in the life of a run
-
-    found = samples.measured_of(samples.read(record.where))
-    if found.nodes:
-        write_text(record.directory.usage, json.dumps(found.to_json(), separators=(",", ":")) + "\n")
 
 
 def read_end(record: Record) -> RunStatus:
     """The status of an ended run, from one file of its record."""
     end = record.end or {}
-    code, attempts = end.get("exit_code"), end.get("attempts", end.get("attempt"))
+    code = end.get("exit_code")
     verdict = Verdict(
         state=str(end.get("state", names.UNKNOWN)),
         exit_code=code if isinstance(code, int) else None,
@@ -928,42 +855,36 @@ def read_end(record: Record) -> RunStatus:
         settled=True,
         conditions=conditions_of(end),
     )
-    return RunStatus(
-        record,
-        record.summary,
-        verdict,
-        job=end.get("job"),
-        attempt=attempts if isinstance(attempts, int) else None,
-        started=seconds_of(end.get("started")),
-        seconds=end.get("seconds"),
-        node_names=node_names(end),
-        tasks=_tasks(record, end),
-        warnings=warnings(end),
-    )
+    tasks = None
+    if "tasks" in end:
+        try:
+            states = {index: state for state, text in end["tasks"].items() for index in expand(text)}
+        except (ValueError, AttributeError) as error:
+            raise RecordUnreadable(f"exit.json of run `{record.id}` is not valid ({error})") from error
+        tasks = {index: Verdict(states[index], settled=True) for index in sorted(states)}
+    facts = {**_facts(end, None, verdict), "seconds": end.get("seconds")}
+    return RunStatus(record, record.summary, verdict, job=end.get("job"), tasks=tasks, **facts)
 
 
-def _tasks(record: Record, end: Mapping[str, Any]) -> dict[int, Verdict] | None:
-    by_state = end.get("tasks")
-    if not isinstance(by_state, dict):
-        return None
-    try:
-        states = {index: state for state, text in by_state.items() for index in expand(text)}
-    except (ValueError, AttributeError) as error:
-        raise RecordUnreadable(f"exit.json of run `{record.id}` is not valid ({error})") from error
-    return {index: Verdict(states[index], settled=True) for index in sorted(states)}
-
-
-def node_names(document: Mapping[str, Any]) -> tuple[str, ...]:
-    nodes = document.get("nodes")
-    return tuple(str(node) for node in nodes) if isinstance(nodes, list) else ()
+def _facts(document: Mapping[str, Any], started: float | None, verdict: Verdict) -> dict[str, Any]:
+    """What an exit.json says beside the verdict. Without one, `started` may be known from elsewhere."""
+    started = seconds_of(document.get("started")) or started
+    seconds = document.get("seconds")
+    if seconds is None and verdict.since is not None and started is not None:
+        seconds = max(verdict.since - started, 0.0)
+    return {
+        "attempt": document.get("attempts", document.get("attempt")),
+        "started": started,
+        "seconds": float(seconds) if seconds is not None and verdict.has_ended else None,
+        "node_names": tuple(map(str, document.get("nodes", ()))),
+        "warnings": warnings(document),
+    }
 
 
 def warnings(document: Mapping[str, Any]) -> tuple[Mapping[str, str], ...]:
     """The warnings in an exit.json."""
-    entries = document.get("warnings")
-    if not isinstance(entries, list):
-        return ()
-    return tuple(entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("message"), str))
+    entries = [entry for entry in document.get("warnings", ()) if isinstance(entry, dict)]
+    return tuple(entry for entry in entries if isinstance(entry.get("message"), str))
 
 
 def warnings_of(status: RunStatus) -> tuple[Mapping[str, str], ...]:
@@ -992,39 +913,32 @@ _OF_ANOTHER_NAME = (
 _FILES_SECONDS = 1.0
 _FIRST_SECONDS, _LONGEST_SECONDS, _GROWTH = 2.0, 30.0, 1.5
 
-SchedulerFor = Callable[[str], Scheduler]
 Observer = Callable[[Sequence[RunStatus]], None]
 Jobs = Mapping[int | None, Job | None]
 """The current job of each task whose end the files do not prove, None for one that the scheduler does not list."""
 
 
-def statuses(
-    records: Iterable[Record], scheduler_for: SchedulerFor | None = None, *, now: float | None = None
-) -> list[RunStatus]:
+def statuses(records: Iterable[Record], *, now: float | None = None) -> list[RunStatus]:
     """The status of each run, in the order given. Ends that are certain are written into the records."""
-    moment, scheduler_of = time.time() if now is None else now, scheduler_for or registered
-    looks = [_look(record, moment) for record in records]
+    now = time.time() if now is None else now
+    looks = [_look(record, now) for record in records]
     open_ = [look for look in looks if isinstance(look, Evidence)]
-    answers = _poll([look for look in open_ if not _went_elsewhere(look)], scheduler_of)
-    strangers = _of_another_cluster(open_, answers, scheduler_of)
-    return [
-        look if isinstance(look, RunStatus) else _conclude(look, answers, strangers, scheduler_of, now=moment)
-        for look in looks
-    ]
+    answers = _poll([look for look in open_ if not is_elsewhere(look.submission)])
+    strangers = _of_another_cluster(open_, answers)
+    return [look if isinstance(look, RunStatus) else _conclude(look, answers, strangers, now=now) for look in looks]
 
 
-def statuses_of(selections: Sequence[Selection], scheduler_for: SchedulerFor | None = None) -> list[RunStatus]:
+def statuses_of(selections: Sequence[Selection]) -> list[RunStatus]:
     """The status of each selected run or task, with one query for all."""
-    wholes = statuses([selection.record for selection in selections], scheduler_for)
+    wholes = statuses([selection.record for selection in selections])
     return [
         whole if selection.task is None else task_of(whole, selection.task)
         for selection, whole in zip(selections, wholes, strict=True)
     ]
 
 
-def status(record: Record, task: int | None = None, scheduler_for: SchedulerFor | None = None) -> RunStatus:
-    """The status of one run, or of one task of an array."""
-    return statuses_of([Selection(record, task)], scheduler_for)[0]
+def status(record: Record) -> RunStatus:
+    return statuses([record])[0]
 
 
 def registered(name: str) -> Scheduler:
@@ -1040,7 +954,7 @@ def _look(record: Record, now: float) -> RunStatus | Evidence:
         return RunStatus(record, None, Verdict(names.UNKNOWN, cause=Reason.UNREADABLE, message=error.message))
 
 
-def _poll(open_: Sequence[Evidence], scheduler_of: SchedulerFor) -> dict[str, Answer | None]:
+def _poll(open_: Sequence[Evidence]) -> dict[str, Answer | None]:
     """By scheduler; None for one that does not answer."""
     questions: dict[str, list[str]] = {}
     oldest: dict[str, float] = {}
@@ -1054,7 +968,7 @@ def _poll(open_: Sequence[Evidence], scheduler_of: SchedulerFor) -> dict[str, An
     for name, ids in questions.items():
         answers[name] = None
         with contextlib.suppress(SchedulerUnreachable, UsageError):
-            answers[name] = scheduler_of(name).poll(ids, oldest[name] or None)
+            answers[name] = registered(name).poll(ids, oldest[name] or None)
     return answers
 
 
@@ -1062,7 +976,6 @@ def _conclude(
     evidence: Evidence,
     answers: Mapping[str, Answer | None],
     strangers: Collection[str],
-    scheduler_of: SchedulerFor,
     *,
     now: float,
     polled: frozenset[str] = frozenset(),
@@ -1077,7 +990,10 @@ def _conclude(
     if ended is not None:
         return keep_end(RunStatus(evidence.record, evidence.summary, ended), evidence, now)
     answer = answers.get(evidence.submission.scheduler) if evidence.submission else None
-    elsewhere = _elsewhere(evidence, strangers)
+    # Why the scheduler that answers here does not have the run; empty if it may have it.
+    elsewhere = _OF_ANOTHER_NAME if evidence.record.id in strangers else ""
+    if evidence.submission and is_elsewhere(evidence.submission):
+        elsewhere = f"it was submitted to `{evidence.submission.site}`, and another scheduler answers here"
     jobs = None if elsewhere or answer is None else _current_jobs(evidence, evidence.own(answer), now)
     is_behind = any(job is None or job.state in names.ENDED for job in (jobs or {}).values())
     if is_behind and not polled.issuperset(evidence.questions):
@@ -1086,8 +1002,8 @@ def _conclude(
         if isinstance(look, RunStatus):
             return look
         if not polled.issuperset(look.questions):
-            answers = {**answers, **_poll([look], scheduler_of)}
-        return _conclude(look, answers, strangers, scheduler_of, now=now, polled=polled)
+            answers = {**answers, **_poll([look])}
+        return _conclude(look, answers, strangers, now=now, polled=polled)
     found = (_array if evidence.indices else _single)(evidence, jobs, now)
     if elsewhere:
 
@@ -1104,28 +1020,34 @@ def _conclude(
 
 
 def _current_jobs(evidence: Evidence, answer: Answer, now: float) -> Jobs:
-    jobs = {}
+    """Of the jobs of each task, in their order, the job that decides its state now.
+
+    Each job begins when the job before it has ended: the first that has not ended is the current one. After a
+    cancelled job the later ones refuse to run.
+    """
+    current: dict[int | None, Job | None] = {}
     for task in evidence.open_tasks:
-        job = current_job(evidence.jobs(task), evidence.worker_of(task), answer, evidence.seen.job(task), now)
-        jobs[task] = job if job is None or job.task == task else dataclasses.replace(job, task=task)
-    return jobs
+        current[task] = None
+        remembered = evidence.seen.by_task.get(task)
+        for job in evidence.jobs(task):
+            reported = answer.get((job, evidence.worker_of(task)))
+            if remembered is not None and remembered.id == job and remembered.state in names.ENDED:
+                # Its cache still says PENDING for a while after a cancellation.
+                is_recent = now - (remembered.ended or 0.0) < _OLD_ANSWER_SECONDS
+                is_old_answer = reported is not None and reported.state == names.PENDING and is_recent
+                if reported is None or (is_old_answer and remembered.state == names.CANCELLED):
+                    reported = remembered
+            if reported is not None:
+                current[task] = reported if reported.task == task else dataclasses.replace(reported, task=task)
+                if reported.state not in names.ENDED or reported.state == names.CANCELLED:
+                    break
+    return current
 
 
-def _elsewhere(evidence: Evidence, strangers: Collection[str]) -> str:
-    """Why the scheduler that answers here does not have the run; empty if it may have it."""
-    if _went_elsewhere(evidence) and evidence.submission:
-        return f"it was submitted to `{evidence.submission.site}`, and another scheduler answers here"
-    return _OF_ANOTHER_NAME if evidence.record.id in strangers else ""
-
-
-def _went_elsewhere(evidence: Evidence) -> bool:
-    return evidence.submission is not None and is_elsewhere(evidence.submission)
-
-
-def is_elsewhere(submission: Submission) -> bool:
+def is_elsewhere(submission: Submission | None) -> bool:
     """Whether it went to a scheduler with another name than the one here: its ids mean nothing here."""
-    here = _site_here(submission.scheduler) if submission.site else ""
-    return bool(here) and here != submission.site
+    here = _site_here(submission.scheduler) if submission and submission.site else ""
+    return submission is not None and bool(here) and here != submission.site
 
 
 @functools.cache
@@ -1136,9 +1058,7 @@ def _site_here(scheduler: str) -> str:
     return schedulers.cluster(scheduler).own_name(os.environ, seconds=GLANCE_SECONDS)
 
 
-def _of_another_cluster(
-    open_: Sequence[Evidence], answers: Mapping[str, Answer | None], scheduler_of: SchedulerFor
-) -> set[str]:
+def _of_another_cluster(open_: Sequence[Evidence], answers: Mapping[str, Answer | None]) -> set[str]:
     """Runs whose job ids belong here to jobs with other names: that of a job contains its run, or is its script's.
 
     Two clusters that share a home, or a lab after a lab, give out the same ids.
@@ -1147,7 +1067,7 @@ def _of_another_cluster(
     for name, answer in answers.items():
         if answer is None:
             continue
-        split = scheduler_of(name).split
+        split = registered(name).split
         names_of: dict[str, list[str]] = {}
         for (number, _), job in answer.items():
             names_of.setdefault(number, []).append(job.name)
@@ -1177,18 +1097,19 @@ def _single(evidence: Evidence, jobs: Jobs | None, now: float) -> RunStatus:
     last = evidence.document.get("job") or (evidence.submission.job if evidence.submission else None) or ""
     live = word if isinstance(word, Job) else Job(str(last), None, "")
     reason = live.reason if found.state == names.PENDING else ""
+    facts = _facts(evidence.document, evidence.claimed, found)
     return RunStatus(
         evidence.record,
         evidence.summary,
-        _in_context(found, evidence, waits_because(evidence.summary, reason)),
+        _in_context(found, evidence, _reason_code(evidence.summary.scheduler, reason) if reason else None),
         job=live.id or None,
         attempt=evidence.attempt,
         started=evidence.claimed,
-        seconds=_seconds(evidence.document, evidence.claimed, found),
+        seconds=facts["seconds"],
         reason=reason,
         starts=live.starts if found.state == names.PENDING else None,
-        node_names=live.nodes or node_names(evidence.document),
-        warnings=warnings(evidence.document) if found.has_ended else (),
+        node_names=live.nodes or facts["node_names"],
+        warnings=facts["warnings"] if found.has_ended else (),
     )
 
 
@@ -1201,8 +1122,9 @@ def _array(evidence: Evidence, jobs: Jobs | None, now: float) -> RunStatus:
         for index in evidence.indices
     }
     if evidence.record.plan.draws:
-        undrawn = [index for index in verdicts.keys() - memory.ended.keys() if evidence.is_undrawn(index)]
-        verdicts.update({index: _of_undrawn(evidence, index, verdicts[index], now) for index in undrawn})
+        for trial in verdicts.keys() - memory.ended.keys():
+            if not evidence.owners.get(trial, "").isdecimal():  # no job has drawn it
+                verdicts[trial] = _of_undrawn(evidence, trial, verdicts[trial], now)
     ended = {index: found.state for index, found in verdicts.items() if found.settled}
     # The scheduler's present answers, and its earlier ones for tasks that it has forgotten since.
     last_jobs = {one.task: one for one in (*memory.jobs, *filter(None, (jobs or {}).values()))}
@@ -1260,7 +1182,9 @@ def _judge(evidence: Evidence, task: int | None, word: Job | str, now: float) ->
         attempt = latest_attempt(evidence.record.where.task(task))
         claimed = None if attempt is None else claimed_at(attempt)
     missing_since = memory.missing.get(task)
-    found = judge(word, ending or proven, Observations(memory.job(task), memory.at, claimed, missing_since), now)
+    found = judge(
+        word, ending or proven, Observations(memory.by_task.get(task), memory.at, claimed, missing_since), now
+    )
     if proven:  # exit.json, which says more, may still appear for a while
         is_late = missing_since is not None and now - missing_since > MISSING_SECONDS
         found = dataclasses.replace(found, settled=is_late, missing=True)
@@ -1287,50 +1211,30 @@ def _in_context(found: Verdict, evidence: Evidence, reason: Reason | None) -> Ve
     return dataclasses.replace(found, message=message) if message else found
 
 
-def _seconds(document: Mapping[str, Any], claimed: float | None, found: Verdict) -> float | None:
-    if not found.has_ended:
-        return None
-    measured = document.get("seconds")
-    if isinstance(measured, int | float):
-        return float(measured)
-    return max(found.since - claimed, 0.0) if found.since is not None and claimed is not None else None
-
-
 def task_of(whole: RunStatus, index: int) -> RunStatus:
     """The status of one task of an array, with the facts of its own exit.json."""
+    status = RunStatus(
+        whole.record,
+        whole.summary,
+        whole.verdict,
+        task=index,
+        job=whole.job_of(index),
+        is_elsewhere=whole.is_elsewhere,
+    )
     if whole.tasks is None or index not in whole.tasks:
         if whole.has_ended or whole.tasks is None:
-            return RunStatus(
-                whole.record,
-                whole.summary,
-                whole.verdict,
-                task=index,
-                job=whole.job_of(index),
-                is_elsewhere=whole.is_elsewhere,
-            )
+            return status
         raise RunNotFoundError(f"run `{whole.record.id}` has no task {index}")
     found = whole.tasks[index]
     document = read_exit(whole.record.where.task(index).exit) or {}
     ending = Ending.parse(document)
     if ending is not None and ending.kind is not EndingKind.REQUEUED and ending.state == found.state:
         found = ending.verdict(settled=True)
-    job = whole.jobs.get(index)
-    attempts, started = document.get("attempts"), seconds_of(document.get("started"))
-    return RunStatus(
-        whole.record,
-        whole.summary,
-        found,
-        task=index,
-        job=whole.job_of(index),
-        attempt=attempts if isinstance(attempts, int) else None,
-        started=started,
-        seconds=_seconds(document, started, found),
-        reason=job.reason if job and found.state == names.PENDING else "",
-        starts=job.starts if job else None,
-        node_names=(job.nodes if job else ()) or node_names(document),
-        warnings=warnings(document),
-        is_elsewhere=whole.is_elsewhere,
-    )
+    job = whole.jobs.get(index) or Job("", index, "")
+    facts = _facts(document, None, found)
+    facts["node_names"] = job.nodes or facts["node_names"]
+    reason = job.reason if found.state == names.PENDING else ""
+    return dataclasses.replace(status, verdict=found, reason=reason, starts=job.starts, **facts)
 
 
 def wait(
