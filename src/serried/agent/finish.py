@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import List, Optional
+from typing import List
 
 from serried.agent import orphans, system
 from serried.agent.attempt import Attempt, run_directory, set_umask
@@ -60,71 +60,51 @@ class Finish:
 
     def conclude(self) -> None:
         """Raises OSError, ValueError, or claims.Refused."""
-        attempt = Attempt.load(run_directory(), self._options.task, 0)
-        set_umask(attempt)
-        begun = self._begun(attempt)
-        known = End.read(begun.files.exit)
-        final = _final_reason(begun, self._options.final)
-        end = finalize.reconsider(begun, known or _end(begun), final)
-        self.word = reconcile.word(end, attempt.plan.limit.continue_by)
-        if known is None and not begun.files.reserve.exists():
-            end = reconcile.on_full_disk(end)
-        finalize.publish(begun, end)
-
-    def _begun(self, attempt: Attempt) -> Attempt:
-        """The job's attempt. Creates the attempt if the job ended before it began one, so that its end is recorded."""
-        token, job = self._options.token, self._options.job
-        begun = history.latest(attempt, token, job)
-        if begun is None:
-            history.check_readable(attempt)
+        run = Attempt.load(run_directory(), self._options.task, 0)
+        set_umask(run)
+        token, job, final = self._options.token, self._options.job, self._options.final
+        attempt = history.latest(run, token, job)
+        if attempt is None:  # the job ended before it began one, which is to record its end
+            history.check_readable(run)
             self.is_unbegun = True
-            begun = claims.begin(attempt, token, job, is_over=True)
+            attempt = claims.begin(run, token, job, is_over=True)
             self.is_unbegun = False
-        return begun
-
-
-def _final_reason(attempt: Attempt, final: str) -> str:
-    """The reason that job.sh knows. TERM at the limit does not mean a cancel: every scheduler sends it there.
-
-    It never depends on files of an earlier call: job.sh repeats a call whose answer was lost.
-    """
-    if final == ENDED:
-        return Reason.LIMIT if history.is_past_limit(attempt) else Reason.CANCEL
-    if final == Reason.CANCEL and history.is_past_limit(attempt):
-        return ""
-    return final
+        known = End.read(attempt.files.exit)
+        # TERM at the limit does not mean a cancel: every scheduler sends it there. That never depends on files of an
+        # earlier call, because job.sh repeats a call whose answer was lost.
+        if final in (ENDED, Reason.CANCEL) and history.is_past_limit(attempt):
+            final = Reason.LIMIT if final == ENDED else ""
+        elif final == ENDED:
+            final = Reason.CANCEL
+        end = finalize.reconsider(attempt, known or _end(attempt), final)
+        self.word = reconcile.word(end, run.plan.limit.continue_by)
+        if known is None and not attempt.files.reserve.exists():
+            end = reconcile.on_full_disk(end)
+        finalize.publish(attempt, end)
 
 
 def _end(attempt: Attempt) -> End:
     """Wait for nodes that are still ending, end leftovers, then judge."""
+    journals = [attempt.files.node_events(node) for node in attempt.node_numbers]
     if not any(event["event"] == JournalEvent.ENDED for event in files.read_journal(attempt.files.events)):
-        _await_stragglers(attempt)
+        # The head was killed. Its nodes notice by themselves and end their ranks within the grace.
+        limit = time.monotonic() + attempt.grace_seconds + STRAGGLER_SECONDS
+        while any(map(_is_busy, journals)) and time.monotonic() < limit:
+            time.sleep(0.2)
     orphans.clear(attempt)
-    orphans.end_groups(_unended(attempt))
+    # Ranks of this node, the first, of which no end is known: its agent was killed before them.
+    events = files.read_journal(journals[0])
+    ended = {event["rank"] for event in events if event["event"] == JournalEvent.RANK_EXIT}
+    started = [event for event in events if event["event"] == JournalEvent.STARTED]
+    orphans.end_groups([event["pid"] for event in started if event["rank"] not in ended])
     end = finalize.assess(attempt)
     with contextlib.suppress(OSError):  # `publish` writes the final version
         end.write(attempt.files.exit, attempt.file_mode)
     return end
 
 
-def _await_stragglers(attempt: Attempt) -> None:
-    """Wait for the nodes of a head that was killed: they notice by themselves and end their ranks within the grace."""
-    waiting = [node for node in attempt.node_numbers if _is_busy(attempt.files.node_events(node))]
-    limit = time.monotonic() + attempt.grace_seconds + STRAGGLER_SECONDS
-    while waiting and time.monotonic() < limit:
-        time.sleep(0.2)
-        waiting = [node for node in waiting if _is_busy(attempt.files.node_events(node))]
-
-
-def _unended(attempt: Attempt) -> List[int]:
-    """Ranks of this node, the first, of which no end is known: its agent was killed before them."""
-    events = files.read_journal(attempt.files.node_events(0))
-    ended = {event["rank"] for event in events if event["event"] == JournalEvent.RANK_EXIT}
-    return [event["pid"] for event in events if event["event"] == JournalEvent.STARTED and event["rank"] not in ended]
-
-
 def _is_busy(journal: Path) -> bool:
-    events: List[Optional[str]] = [event.get("event") for event in files.read_journal(journal)]
+    events = [event.get("event") for event in files.read_journal(journal)]
     return JournalEvent.STARTED in events and JournalEvent.ENDED not in events
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Optional
 
 from serried.agent.attempt import Attempt
 from serried.agent.attempts import history, successor_jobs
@@ -34,18 +34,37 @@ def begin(attempt: Attempt, token: str, job: str, *, is_over: bool = False) -> A
         what = "was withdrawn" if owner == names.WITHDRAWN else f"belongs to job {owner}"
         raise Refused(f"submission {token} {what}")
     _check_unfinished(attempt, job)
-    _check_others(attempt, token, is_over=is_over)
-    _check_turn(attempt, token)
+    before = history.last(attempt)
+    if attempt.plan.after and before is None:
+        from serried.agent.attempts import dependency
+
+        refusal = dependency.has_moved(attempt, token) if is_over else dependency.refusal(attempt, token)
+        if refusal:
+            raise Refused(refusal)
+    _check_turn(attempt, before, token)
     files.make_directory(attempt.directory.attempts, attempt.directory_mode)
-    position = (
-        checkpoint_progress.position(attempt.directory.checkpoints, attempt.plan.watch_patterns)._asdict()
-        if attempt.plan.limit.restarts
-        else None
-    )
+    position = None
+    if attempt.plan.limit.restarts:
+        position = checkpoint_progress.position(attempt.directory.checkpoints, attempt.plan.watch_patterns)._asdict()
     begun = Attempt(
         attempt.run, attempt.plan, attempt.task, _make_next(attempt.directory.attempts, attempt.directory_mode)
     )
-    _describe(begun, token, job, position)
+    os.close(os.open(begun.files.control, os.O_WRONLY | os.O_CREAT | os.O_APPEND, begun.file_mode))
+    claim = {
+        "schema": SCHEMA,
+        "job": job,
+        "task": begun.task,
+        "token": token,
+        "host": os.uname().nodename,
+        "started": round(time.time(), 3),
+        "monotonic": round(time.monotonic(), 3),
+        "boot": boot(),
+        "attempt": begun.number,
+        "position": position,
+    }
+    begun.write_parameters()
+    files.write_json(begun.files.claim, claim, begun.file_mode)
+    files.write_reserve(begun.files.reserve, begun.file_mode)
     return begun
 
 
@@ -96,35 +115,23 @@ def _check_allowed(attempt: Attempt, job: str) -> None:
     raise Refused(f"the run has ended already: {result.message}")
 
 
-def _check_others(attempt: Attempt, token: str, *, is_over: bool) -> None:
-    """Before the first attempt of a run that depends on others, check how those ended."""
-    if attempt.plan.after and history.last(attempt) is None:
-        from serried.agent.attempts import dependency
-
-        refusal = dependency.has_moved(attempt, token) if is_over else dependency.refusal(attempt, token)
-        if refusal:
-            raise Refused(refusal)
-
-
-def _is_first(attempt: Attempt, token: str) -> bool:
-    """Whether the job of `token` may begin the first attempt."""
-    if successor_commands.number_of(token) == 1:
-        return True
-    from serried.agent.attempts import dependency
-
-    return dependency.was_moved(attempt, token)
-
-
-def _check_turn(attempt: Attempt, token: str) -> None:
+def _check_turn(attempt: Attempt, before: Optional[Attempt], token: str) -> None:
     """Refuse a further job unless the preceding attempt ended in a way that lets the run continue.
 
     Writes the preceding end if no agent could.
     """
-    before = history.last(attempt)
-    claim = history.claim_of(before) if before else {}
-    if claim.get("token") == token or (before is None and _is_first(attempt, token)):
+    number = successor_commands.number_of(token)
+    if before is None and number > 1:
+        from serried.agent.attempts import dependency
+
+        if not dependency.was_moved(attempt, token):
+            raise Refused("the preceding job never began")
+    if before is None:
         return
-    if before is None or successor_commands.number_of(str(claim["token"])) != successor_commands.number_of(token) - 1:
+    claim = history.claim_of(before)
+    if claim["token"] == token:
+        return
+    if successor_commands.number_of(str(claim["token"])) != number - 1:
         raise Refused("the preceding job never began")
     end = End.read(attempt.directory.attempt(before.number).exit)
     word = successor_jobs.how_it_stands(attempt, attempt.job_of(str(claim["job"])), successor_jobs.AWAY_SECONDS)
@@ -147,22 +154,3 @@ def _make_next(folder: Path, mode: int) -> int:
             number += 1
         else:
             return number
-
-
-def _describe(attempt: Attempt, token: str, job: str, position: Optional[Dict[str, Any]]) -> None:
-    os.close(os.open(attempt.files.control, os.O_WRONLY | os.O_CREAT | os.O_APPEND, attempt.file_mode))
-    claim = {
-        "schema": SCHEMA,
-        "job": job,
-        "task": attempt.task,
-        "token": token,
-        "host": os.uname().nodename,
-        "started": round(time.time(), 3),
-        "monotonic": round(time.monotonic(), 3),
-        "boot": boot(),
-        "attempt": attempt.number,
-        "position": position,
-    }
-    attempt.write_parameters()
-    files.write_json(attempt.files.claim, claim, attempt.file_mode)
-    files.write_reserve(attempt.files.reserve, attempt.file_mode)

@@ -51,23 +51,16 @@ def obstacle(
 
     `reason` is the reason of the stop. With `next_is_here` the calling job is the one that starts the next attempt.
     """
-    if attempt.number > attempt.plan.limit.restarts and not (
-        next_is_here and attempt.is_script
-    ):  # the site requeues jobs of scripts
+    is_requeued_by_site = next_is_here and attempt.is_script
+    if attempt.number > attempt.plan.limit.restarts and not is_requeued_by_site:
         return NO_ATTEMPT_LEFT
-    if not (progressed or attempt.saves_elsewhere) and (
-        reason == Reason.LIMIT or _stood_still(attempt, attempt.number - 1)
-    ):
-        began = history.where_it_began(history.claim_of(attempt))
-        where = "its beginning" if began.step is None else f"step {began.step}, where this attempt began"
-        return Obstacle(Reason.NO_PROGRESS, f"no checkpoint is further than {where}")
+    if not (progressed or attempt.saves_elsewhere):
+        before = End.read(attempt.directory.attempt(attempt.number - 1).exit) if attempt.number > 1 else None
+        if reason == Reason.LIMIT or (before is not None and before.progress is False):
+            began = history.where_it_began(history.claim_of(attempt))
+            where = "its beginning" if began.step is None else f"step {began.step}, where this attempt began"
+            return Obstacle(Reason.NO_PROGRESS, f"no checkpoint is further than {where}")
     if attempt.plan.limit.continue_by == names.REQUEUE or next_is_here:
         return None
     absent = successor_jobs.missing(attempt, str(history.claim_of(attempt).get("token", "")))
     return Obstacle(Reason.NO_NEXT_JOB, absent) if absent else None
-
-
-def _stood_still(attempt: Attempt, number: int) -> bool:
-    """Whether attempt `number` made no progress."""
-    end = End.read(attempt.directory.attempt(number).exit) if number > 0 else None
-    return end is not None and end.progress is False

@@ -125,7 +125,9 @@ def _stand(attempt: Attempt, run: RunDirectory, after: After, task: _Task) -> Tu
         if end and end.get("cause") not in AMBIGUOUS:
             return str(end.get("state")), ""
         worker = task if task.number is None else task._replace(number=layout.worker_of(run, task.number))
-        job = worker.job_of(_newest(run, worker.its(str(after.job).split(",")), task.number))
+        numbered = [(1, worker.its(str(after.job).split(","))), *_links(run, None)]
+        numbered += _links(run, task.number) if task.number is not None else []
+        job = worker.job_of(max(numbered)[1])  # its last job so far
         word = successor_jobs.how_it_stands(attempt, job, successor_jobs.AWAY_SECONDS)
         if word is None or not job_states.is_ending(word):
             return None, job
@@ -150,13 +152,6 @@ def _never_began(run: RunDirectory, name: str, task: _Task) -> bool:
         except OSError:
             continue
     return False
-
-
-def _newest(run: RunDirectory, first: str, task: Optional[int]) -> str:
-    """Its last job so far."""
-    numbered = [(1, first), *_links(run, None)]
-    numbered += _links(run, task) if task is not None else []
-    return max(numbered)[1]
 
 
 def _links(run: RunDirectory, task: Optional[int]) -> Iterator[Tuple[int, str]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Dict, List, Sequence
 
 from serried.agent import notifications
 from serried.agent.attempt import Attempt
@@ -46,7 +46,10 @@ def assess(attempt: Attempt, *, is_unrecorded: bool = False) -> End:
 
 
 def gather(attempt: Attempt, *, is_unrecorded: bool = False) -> AttemptEvidence:
-    claim = files.read_json(attempt.files.claim) or {}
+    claim = history.claim_of(attempt)
+    began = claim.get("monotonic")
+    # All processes of a machine share this clock, from one boot to the next.
+    is_same_clock = claim.get("host") == os.uname().nodename and claim.get("boot") == boot()
     head = files.entries(attempt.files.events)
     reported = {event["node"] for event in head if event["event"] == JournalEvent.NODE_ENDED}
     reason = next((event["reason"] for event in head if event["event"] == JournalEvent.STOPPING), None)
@@ -74,16 +77,9 @@ def gather(attempt: Attempt, *, is_unrecorded: bool = False) -> AttemptEvidence:
         obstacle=continuing.obstacle(attempt, reason, progressed=progressed) if reason in verdict.SAVING else None,
         is_unrecorded=is_unrecorded,
         is_script=attempt.is_script,
-        seconds=_seconds_since(claim),
+        seconds=time.monotonic() - began if is_same_clock and isinstance(began, float) else None,
         saves_elsewhere=attempt.saves_elsewhere,
     )
-
-
-def _seconds_since(claim: Mapping[str, Any]) -> Optional[float]:
-    """By the monotonic clock, which all processes of a machine share from one boot to the next."""
-    began = claim.get("monotonic")
-    is_same = claim.get("host") == os.uname().nodename and claim.get("boot") == boot()
-    return time.monotonic() - began if is_same and isinstance(began, float) else None
 
 
 def _tail(attempt: Attempt, evidence: AttemptEvidence, failure: FirstFailure) -> List[str]:

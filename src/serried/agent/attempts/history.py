@@ -88,15 +88,14 @@ class Stop(NamedTuple):
     may_save: bool
 
 
-def outweighs(reason: str, before: Optional[str]) -> bool:
+def outweighs(reason: Reason, before: Optional[Reason]) -> bool:
     """Whether a request to save takes precedence over an earlier stop for the reason `before`."""
-    weights = STOPS
-    return before is None or (before in weights and weights.index(reason) > weights.index(before))
+    return before is None or (before in STOPS and STOPS.index(reason) > STOPS.index(before))
 
 
 def stop_by_user(control: Path) -> Optional[Stop]:
     """A user's request to stop, even if no head received it: no attempt follows after that."""
-    stops = Requests(control).stops()
+    stops = (request for request in Requests(control).new() if isinstance(request, Stop))
     return next((stop for stop in stops if stop.reason in (Reason.USER, Reason.CANCEL)), None)
 
 
@@ -105,32 +104,19 @@ class Requests:
         self._control = control
         self._read = 0
 
-    def stops(self) -> List[Stop]:
-        """The requests to stop since the last call."""
-        return [request for request in self.new() if isinstance(request, Stop)]
-
     def new(self) -> List[Union[Stop, StacksRequest]]:
         """The requests since the last call. Opens the file each time, so that NFS asks the server."""
         requests = files.read_journal(self._control)
         new, self._read = requests[self._read :], len(requests)
-        return [parsed for parsed in map(_parse, new) if parsed is not None]
-
-
-def _stop(request: Dict[str, Any]) -> Stop:
-    """Parse a request. An unknown reason counts as a user's, after which no attempt follows."""
-    reason = request.get("reason")
-    known = Reason(reason) if reason in (*STOPS, Reason.PROFILED) else Reason.USER
-    return Stop(known, str(request.get("by", "")), request.get("save") is True)
-
-
-def _stacks(request: Dict[str, Any]) -> StacksRequest:
-    ranks = request.get("ranks")
-    chosen = [rank for rank in ranks if isinstance(rank, int)] if isinstance(ranks, list) else None
-    return StacksRequest(str(request.get("id", "")), chosen)
-
-
-def _parse(request: Dict[str, Any]) -> Union[Stop, StacksRequest, None]:
-    """None for an unknown request, of a later Serried."""
-    if request.get("request") == ToAttempt.STACKS:
-        return _stacks(request)
-    return _stop(request) if request.get("request") == ToAttempt.STOP else None
+        parsed: List[Union[Stop, StacksRequest]] = []
+        for request in new:  # unknown ones are of a later Serried
+            if request.get("request") == ToAttempt.STACKS:
+                ranks = request.get("ranks")
+                chosen = [rank for rank in ranks if isinstance(rank, int)] if isinstance(ranks, list) else None
+                parsed.append(StacksRequest(str(request.get("id", "")), chosen))
+            elif request.get("request") == ToAttempt.STOP:
+                # An unknown reason counts as a user's, after which no attempt follows.
+                reason = request.get("reason")
+                known = Reason(reason) if reason in (*STOPS, Reason.PROFILED) else Reason.USER
+                parsed.append(Stop(known, str(request.get("by", "")), request.get("save") is True))
+        return parsed

@@ -46,7 +46,14 @@ def main(arguments: List[str]) -> int:
     set_umask(attempt)
     token = successor_commands.token_of(attempt.plan.run, attempt.task, successor_commands.number_of(options.token) + 1)
     before = attempt.job_of(options.job)
-    message = submit(attempt, token, before, lambda: _is_over(attempt, before))
+
+    def why_not() -> Optional[str]:
+        word = how_it_stands(attempt, before, AWAY_SECONDS)
+        if word and job_states.is_ending(word):
+            return "the job before it was ending"
+        return "the scheduler does not answer" if word is None else None
+
+    message = submit(attempt, token, before, why_not)
     if message:
         print(f"serried: the next job was not submitted: {message}", file=sys.stderr)
     return 0
@@ -78,22 +85,12 @@ def submit(
     if files.claim(attempt.run.link(token), mine) != mine:
         return None
     job, message = _submit(attempt, token, after, why_not)
-    result = {
-        "state": SubmissionState.FAILED if job is None else SubmissionState.SUBMITTED,
-        "job": job,
-        "message": message,
-    }
-    files.write_json(attempt.run.link(token), {**intent, **result}, attempt.file_mode)
+    state = SubmissionState.FAILED if job is None else SubmissionState.SUBMITTED
+    result = {**intent, "state": state, "job": job, "message": message}
+    files.write_json(attempt.run.link(token), result, attempt.file_mode)
     if _owner(attempt, token) == names.WITHDRAWN:  # meanwhile, by a process that could not know the job's id
         _cancel(attempt, token)
     return message if job is None else None
-
-
-def _is_over(attempt: Attempt, job: str) -> Optional[str]:
-    word = how_it_stands(attempt, job, AWAY_SECONDS)
-    if word is None or (word and job_states.is_ending(word)):
-        return "the job before it was ending" if word else "the scheduler does not answer"
-    return None
 
 
 def _submit(

@@ -6,7 +6,7 @@ The nodes' journals are read only where the head's is incomplete because the hea
 from __future__ import annotations
 
 import signal
-from typing import Any, Container, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from serried.agent.outcome.checkpoint_progress import Saved
 from serried.schema import names
@@ -35,6 +35,57 @@ class Obstacle(NamedTuple):
 
 
 NO_ATTEMPT_LEFT = Obstacle(Reason.RESTARTS_USED, "no further attempt is allowed")
+
+
+class Stop(NamedTuple):
+    """An entry STOPPING of the head's journal."""
+
+    reason: Reason
+    t: float
+    node: Optional[int] = None
+    """The node that received the scheduler's TERM."""
+    save: bool = False
+    """Ranks were asked to save."""
+    notice: Optional[str] = None
+    """The signal that they received for that, such as `USR1`."""
+    absent: Sequence[str] = ()
+    """Hosts whose agents had not connected."""
+    launches: Optional[Sequence[str]] = None
+    """Those of a job script that ran then."""
+    by: str = ""
+    ranks: Sequence[int] = ()
+    values: int = 0
+
+
+class Launch(NamedTuple):
+    """A launch of a job script, in an entry LAUNCHES."""
+
+    launch: str
+    name: str
+    kind: str
+    call: str
+    """The call of the script that made it; empty if no bash has seen it."""
+
+
+class FailedCall(NamedTuple):
+    """A failed call of a launcher or of Python in a job script, in an entry LAUNCHES."""
+
+    call: str
+    words: str
+    status: int
+    line: int
+    handled: bool
+    signalled: bool
+    """The script ended it."""
+    within: Optional[str]
+    """The launch in which a rank made the call."""
+    read: Optional[bool]
+    """The script has read its status."""
+    time: Optional[float]
+    seconds: Optional[float]
+    """When, as in an exit."""
+    output: Optional[int]
+    """The size of the script's output by then."""
 
 
 class AttemptEvidence(NamedTuple):
@@ -79,51 +130,42 @@ class AttemptEvidence(NamedTuple):
             or any(event["event"] == JournalEvent.STARTED for events in self.nodes.values() for event in events)
         )
 
-    def was_cut_off(self, node: int) -> bool:
-        """Whether the node's agent lost the head, by its own journal."""
-        return any(event["event"] == JournalEvent.HEAD_LOST for event in self.nodes.get(node, ()))
+    @property
+    def stops(self) -> List[Stop]:
+        stops = self.all(JournalEvent.STOPPING)
+        fields = [{name: stop[name] for name in Stop._fields if name in stop} for stop in stops]
+        return [Stop(**{**known, "reason": Reason(known["reason"])}) for known in fields]
 
     @property
     def reasons(self) -> List[Reason]:
-        """The reasons of all stops, in order."""
-        stops = self.all(JournalEvent.STOPPING)
-        if self._has_launcher_cancelled(stops):
-            stops = [event for event in stops if "node" not in event]
-        return [Reason(event["reason"]) for event in stops]
+        """The reasons of all stops, in order, without those of a TERM that came from the launcher.
 
-    def _has_launcher_cancelled(self, stops: Sequence[Event]) -> bool:
-        """Whether TERM came from the launcher, which ends all agents when one of them has died.
-
-        A cancelled job's TERM also reaches job.sh, and with it the head.
+        A launcher ends all agents when one of them has died. A cancelled job's TERM also reaches job.sh, and with it
+        the head.
         """
-        if any(event["reason"] == Reason.CANCEL and "node" not in event for event in stops):
-            return False
-        terminated = {event["node"] for event in stops if "node" in event}
-        silent = [
-            node
+        stops = self.stops
+        terminated = {stop.node for stop in stops if stop.node is not None}
+        others = [stop for stop in stops if stop.node is None]
+        is_any_silent = any(
+            node not in terminated and not any(event["event"] == JournalEvent.STOPPING for event in events)
             for node, events in self.nodes.items()
-            if node not in terminated and not any(event["event"] == JournalEvent.STOPPING for event in events)
-        ]
-        return bool(terminated and silent)
+        )
+        is_cancelled = any(stop.reason is Reason.CANCEL for stop in others)
+        return [stop.reason for stop in (others if is_any_silent and not is_cancelled else stops)]
 
     @property
-    def requests(self) -> List[Event]:
+    def requests(self) -> List[Stop]:
         """Requests to save and leave."""
-        return [event for event in self.all(JournalEvent.STOPPING) if event.get("save")]
+        return [stop for stop in self.stops if stop.save]
 
     @property
     def notice(self) -> Optional[str]:
-        """The signal that ranks received as the stop notice, such as `USR1`."""
-        return next((event["notice"] for event in self.requests if event.get("notice")), None)
+        return next((request.notice for request in self.requests if request.notice), None)
 
     @property
-    def was_requeued(self) -> bool:
-        """Whether Slurm reports that it ended the job to requeue it, at the request of another program."""
-        return any(
-            "DUE TO JOB REQUEUE" in line
-            for event in self.all(JournalEvent.AGENT_LAUNCHER_EXITED)
-            for line in event["said"]
-        )
+    def launcher_lines(self) -> List[str]:
+        """The last lines of the scheduler's launcher of the agents."""
+        return [line for event in self.all(JournalEvent.AGENT_LAUNCHER_EXITED) for line in event["said"]]
 
     @property
     def hosts(self) -> Dict[int, str]:
@@ -135,7 +177,7 @@ class AttemptEvidence(NamedTuple):
         ended = [_exit_of(event, fields) for event in self.all(JournalEvent.NODE_ENDED) for fields in event["exits"]]
         hosts = self.hosts
         of_nodes = [
-            Exit.from_json(event)._replace(node=node, host=hosts.get(node, self.host))
+            _exit_of({"node": node, "host": hosts.get(node, self.host)}, event)
             for node, events in self.nodes.items()
             for event in events
             if event["event"] == JournalEvent.RANK_EXIT
@@ -149,8 +191,8 @@ class AttemptEvidence(NamedTuple):
     @property
     def are_all_ended(self) -> bool:
         """Whether every rank ended by itself, as far as is known."""
-        known = self.exits
-        return len(known) == self.world_size and not any(exit_.ended_by_us for exit_ in known)
+        exits = self.exits
+        return len(exits) == self.world_size and not any(exit_.ended_by_us for exit_ in exits)
 
     @property
     def are_all_well(self) -> bool:
@@ -176,10 +218,16 @@ class AttemptEvidence(NamedTuple):
         return is_only_lost and all(count == 0 for count in swept.values()) and self.are_all_well
 
     @property
-    def failed_calls(self) -> List[Dict[str, Any]]:
-        """The failed calls of launchers and of Python in a job script, in their order."""
-        calls = [call for event in self.all(JournalEvent.LAUNCHES) for call in event["failures"]]
-        return sorted(calls, key=lambda call: float(call.get("seconds", call["time"]) or 0))
+    def launches(self) -> List[Launch]:
+        every = [launch for event in self.all(JournalEvent.LAUNCHES) for launch in event["launches"]]
+        return [Launch(*map(launch.get, Launch._fields)) for launch in every]
+
+    @property
+    def failed_calls(self) -> List[FailedCall]:
+        """In their order."""
+        every = [call for event in self.all(JournalEvent.LAUNCHES) for call in event["failures"]]
+        calls = [FailedCall(*map(call.get, FailedCall._fields)) for call in every]
+        return sorted(calls, key=lambda call: float((call.time if call.seconds is None else call.seconds) or 0))
 
     @property
     def failed_launched(self) -> List[Exit]:
@@ -198,12 +246,6 @@ class AttemptEvidence(NamedTuple):
             for at, exit_ in failed
             if exit_.restarts >= newest.get((exit_.node or 0, exit_.launch, exit_.within), 0)
         ]
-
-    @property
-    def last_launch(self) -> Optional[str]:
-        """The launch of a job script that began last, outside of other launches."""
-        launches = [launch["launch"] for event in self.all(JournalEvent.LAUNCHES) for launch in event["launches"]]
-        return next((launch for launch in reversed(launches) if "." not in launch), None)
 
     @property
     def have_saved(self) -> bool:
@@ -251,51 +293,36 @@ class IgnoredFailure(NamedTuple):
     launch: Optional[str]
     """The id of the launch, if the call was one."""
     seconds: Optional[float] = None
-    """When, as in an exit, and the size of the script's output by then."""
     output: Optional[int] = None
 
 
 def ignored_failure(evidence: AttemptEvidence) -> Optional[IgnoredFailure]:
-    """The first ignored failure of the script.
-
-    A failure inside a launch counts only if the launch itself did not fail: otherwise the launch passed it on.
-    """
-    launches = _launches(evidence)
-    failed = {launches.get(call["call"]) for call in evidence.failed_calls}
+    """The first ignored failure of the script."""
+    launch_of = _launch_of_calls(evidence)
+    failed = {launch_of.get(call.call) for call in evidence.failed_calls}
     for call in evidence.failed_calls:
-        if not (call["handled"] or call["signalled"] or (call["within"] and call["within"] in failed)):
-            launch, seconds, output = launches.get(call["call"]), call.get("seconds"), call.get("output")
-            return IgnoredFailure(call["words"], call["status"], call["line"], launch, seconds, output)
-    return _hidden_failure(evidence, failed)
-
-
-def _hidden_failure(evidence: AttemptEvidence, failed: Container[Optional[str]]) -> Optional[IgnoredFailure]:
-    """The first failure of a rank that the script could not see: the rank exited with 0, or its launcher always does.
-
-    The script saw the `failed` launches.
-    """
-    all_launches = [launch for event in evidence.all(JournalEvent.LAUNCHES) for launch in event["launches"]]
-    launches = {launch["launch"]: launch for launch in all_launches}
+        # A failure inside a launch counts only if the launch itself did not fail: otherwise the launch passed it on.
+        if not (call.handled or call.signalled or (call.within and call.within in failed)):
+            launch = launch_of.get(call.call)
+            return IgnoredFailure(call.words, call.status, call.line, launch, call.seconds, call.output)
+    # Else that of a rank which the script could not see: the rank exited with 0, or its launcher always does.
+    launches = {launch.launch: launch for launch in evidence.launches}
     for exit_ in evidence.failed_launched:
-        launch = launches.get(exit_.launch, {})
+        launch_ = launches.get(exit_.launch)
         is_seen = exit_.launch in failed or exit_.launch.partition(".")[0] in failed
-        is_hidden = (exit_.reported and not is_seen) or launch.get("kind") == names.HIDES_FAILURES
-        if is_hidden and not exit_.ended_by_us:
-            return IgnoredFailure(launch.get("name", ""), exit_.status, 0, exit_.launch)
+        hides_failures = launch_ is not None and launch_.kind == names.HIDES_FAILURES
+        if ((exit_.reported and not is_seen) or hides_failures) and not exit_.ended_by_us:
+            return IgnoredFailure(launch_.name if launch_ else "", exit_.status, 0, exit_.launch)
     return None
 
 
-def _launches(evidence: AttemptEvidence) -> Dict[str, str]:
+def _launch_of_calls(evidence: AttemptEvidence) -> Dict[str, str]:
     """The launches of the script by call. If one call made several, as xargs does: the first one that failed."""
     failed = {exit_.launch for exit_ in evidence.failed_launched}
-    launches = [
-        launch for event in evidence.all(JournalEvent.LAUNCHES) for launch in event["launches"] if launch["call"]
-    ]
-    launches.sort(key=lambda launch: launch["launch"] in failed)
     by_call: Dict[str, str] = {}
-    for launch in launches:
-        if by_call.get(launch["call"]) not in failed:
-            by_call[launch["call"]] = launch["launch"]
+    for launch in evidence.launches:
+        if launch.call and by_call.get(launch.call) not in failed:
+            by_call[launch.call] = launch.launch
     return by_call
 
 
@@ -309,16 +336,20 @@ def _first_failure_of_script(evidence: AttemptEvidence) -> Optional[FirstFailure
     if own is None or own.reported:
         return own and FirstFailure(own)
     if own.ended_by_us:
-        first = _first(_failed_in_running_launches(evidence))
+        first = _earliest(_failed_in_running_launches(evidence))
         return first and FirstFailure(first, own)
     ignored = None if own.has_failed else ignored_failure(evidence)
     if (own.has_failed and evidence.requests and _has_obeyed(evidence, own)) or not (own.has_failed or ignored):
         return None
-    launch = evidence.last_launch if own.has_failed else ignored.launch if ignored else None
-    failed = _failed_ranks(evidence, launch)
-    if own.has_failed and not failed:
-        failed = _failed_ranks(evidence, _launch_with_status(evidence, own.exit_code))
-    first = _first(failed)
+    if ignored:
+        launches = [ignored.launch]
+    else:
+        outermost = [launch.launch for launch in evidence.launches if "." not in launch.launch]
+        launch_of = _launch_of_calls(evidence)
+        alike = [launch_of.get(call.call) for call in reversed(_passed_on(evidence, own.exit_code))]
+        launches = [*outermost[-1:], *[*filter(None, alike)][:1]]
+    failed = next(filter(None, (_failed_in(evidence, launch) for launch in launches)), [])
+    first = _earliest(failed)
     return FirstFailure(first, own) if first else _failure_of_program(evidence, own, ignored)
 
 
@@ -329,23 +360,27 @@ def _failure_of_program(evidence: AttemptEvidence, own: Exit, ignored: Optional[
     call = next(reversed(_passed_on(evidence, own.exit_code)), None)
     if call is None:
         return FirstFailure(own)
-    exit_ = _ended_as(own, call["status"], call.get("seconds"))
+    exit_ = _ended_as(own, call.status, call.seconds)
     if exit_.signal:
-        return FirstFailure(exit_, own, call["words"], call.get("output"))
-    return FirstFailure(own._replace(seconds=exit_.seconds), output=call.get("output"))
+        return FirstFailure(exit_, own, call.words, call.output)
+    return FirstFailure(own._replace(seconds=exit_.seconds), output=call.output)
 
 
-def _first(failed: Sequence[Exit]) -> Optional[Exit]:
-    suspects = [exit_ for exit_ in failed if not exit_.stumbled] or failed
-    return min(suspects, key=lambda exit_: (exit_.seconds, _how_ordinary(exit_), exit_.rank), default=None)
+def _earliest(failed: Sequence[Exit]) -> Optional[Exit]:
+    """The first that failed by itself. Python exits with 1 after any exception, also after a lost connection."""
+
+    def order(exit_: Exit) -> Tuple[float, int, int]:
+        ordinary = 0 if exit_.signal in OWN_SIGNALS else 1 if exit_.exit_code not in (None, 1) else 2
+        return exit_.seconds, ordinary, exit_.rank
+
+    return min([exit_ for exit_ in failed if not exit_.stumbled] or failed, key=order, default=None)
 
 
 def _failed_in_running_launches(evidence: AttemptEvidence) -> List[Exit]:
     """The ranks that had failed before the first stop, in launches that still ran when ranks were ended."""
-    stops = evidence.all(JournalEvent.STOPPING)
-    known = [event["launches"] for event in stops if event.get("launches") is not None]
-    running: Sequence[str] = known[0] if known else ()
-    failed = [exit_ for at, exit_ in evidence.failed_launched_by_time if stops and at <= stops[0]["t"]]
+    stops = evidence.stops
+    running = next((stop.launches for stop in stops if stop.launches is not None), ())
+    failed = [exit_ for at, exit_ in evidence.failed_launched_by_time if stops and at <= stops[0].t]
     return [exit_ for launch in running for exit_ in failed if _is_within(exit_, launch)]
 
 
@@ -356,7 +391,7 @@ def _ended_as(exit_: Exit, status: int, seconds: Optional[float]) -> Exit:
     return exit_._replace(exit_code=None if number else status, signal=number, seconds=seconds)
 
 
-def _failed_ranks(evidence: AttemptEvidence, launch: Optional[str]) -> List[Exit]:
+def _failed_in(evidence: AttemptEvidence, launch: Optional[str]) -> List[Exit]:
     return [exit_ for exit_ in evidence.failed_launched if launch and _is_within(exit_, launch)]
 
 
@@ -364,18 +399,9 @@ def _is_within(exit_: Exit, launch: str) -> bool:
     return f"{exit_.launch}.".startswith(f"{launch}.")
 
 
-def _launch_with_status(evidence: AttemptEvidence, status: Optional[int]) -> Optional[str]:
-    """The last launch that failed with this status, and whose failure the script passed on."""
-    launches = _launches(evidence)
-    alike = _passed_on(evidence, status)
-    return next((launches[call["call"]] for call in reversed(alike) if call["call"] in launches), None)
-
-
-def _passed_on(evidence: AttemptEvidence, status: Optional[int]) -> List[Dict[str, Any]]:
+def _passed_on(evidence: AttemptEvidence, status: Optional[int]) -> List[FailedCall]:
     """The calls that failed with the status of the script, which did not handle their failure, or read the status."""
-    return [
-        call for call in evidence.failed_calls if call["status"] == status and (call.get("read") or not call["handled"])
-    ]
+    return [call for call in evidence.failed_calls if call.status == status and (call.read or not call.handled)]
 
 
 def first_failure(evidence: AttemptEvidence) -> Optional[FirstFailure]:
@@ -403,18 +429,11 @@ def first_failure(evidence: AttemptEvidence) -> Optional[FirstFailure]:
     suspects = [exit_ for exit_ in failures if not exit_.stumbled]
     if not (suspects or with_the_job or evidence.has(JournalEvent.NODE_LOST)):
         suspects = failures
-    first = min(suspects, key=lambda exit_: (exit_.seconds, _how_ordinary(exit_), exit_.rank), default=None)
+    first = _earliest(suspects)
     counted = [exit_ for exit_ in suspects if exit_.order is not None]
     if first is not None and first.error and counted:
         first = min(counted, key=lambda exit_: exit_.order or 0)  # those without one failed after the store was gone
     return first and FirstFailure(first)
-
-
-def _how_ordinary(exit_: Exit) -> int:
-    """Rank simultaneous exits. Python exits with 1 after any exception, also after a lost connection."""
-    if exit_.signal in OWN_SIGNALS:
-        return 0
-    return 1 if exit_.exit_code not in (None, 1) else 2
 
 
 def _died_with_the_job(evidence: AttemptEvidence, exits: Sequence[Exit]) -> Set[int]:

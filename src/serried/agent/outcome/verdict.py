@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, cast
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from serried.agent.outcome import diagnose
 from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, FirstFailure, Obstacle, ignored_failure
@@ -27,6 +27,8 @@ MOST_SUSPECTS = 4
 """The most ranks that a message names as possibly lost."""
 CONSEQUENCES = (Reason.LAUNCHER_ENDED, Reason.STOP_IGNORED)
 """Codes of lost nodes that follow from an earlier problem."""
+REQUEUED = "DUE TO JOB REQUEUE"
+"""Slurm reports that it ended the job to requeue it, at the request of another program."""
 BUSY_SECONDS = 0.5
 """A rank that computed for less time is not training: `hostname` on four nodes needs no warning."""
 
@@ -42,39 +44,48 @@ class AttemptVerdict(NamedTuple):
     """Hosts that were lost."""
 
 
-def judge(evidence: AttemptEvidence, failure: Optional[FirstFailure], tail: List[str]) -> AttemptVerdict:
+def judge(  # noqa: C901, PLR0911, PLR0912 - one rule after the other
+    evidence: AttemptEvidence, failure: Optional[FirstFailure], tail: List[str]
+) -> AttemptVerdict:
     """The verdict on the evidence. It is COMPLETED only if every rank exited with status 0 by itself."""
     reason = next(iter(evidence.reasons), None)
     stop = next((reason for reason in evidence.reasons if reason in FINAL_STOPS), None)
-    rules: Sequence[Tuple[bool, Callable[[], AttemptVerdict]]] = (
-        (not evidence.has_started, lambda: _of_launch(evidence, reason)),
-        (
-            (evidence.were_all_well or evidence.were_well_though_lost) and not (evidence.is_script and failure),
-            lambda: _of_peace(evidence),
-        ),
-        (
-            reason not in ENDED_FROM_WITHOUT and failure is not None,
-            lambda: _of_failure(evidence, cast("FirstFailure", failure), tail),
-        ),
-        (reason not in FINAL_STOPS and evidence.has(JournalEvent.ORPHANED), lambda: _of_orphan(evidence)),
-        (reason in SAVING and stop == Reason.CANCEL and evidence.was_requeued, lambda: _of_requeue(evidence)),
-        (stop is not None and reason not in (Reason.LOST, Reason.SILENCE), lambda: _of_request(evidence, stop)),
-        (evidence.has(JournalEvent.SUPERSEDED), lambda: _of_another(evidence)),
-        (
-            reason is Reason.LOST or (reason is Reason.FAILURE and evidence.has(JournalEvent.NODE_LOST)),
-            lambda: _of_loss(evidence),
-        ),
-        (reason is Reason.SILENCE, lambda: _of_silence(evidence)),
-        (reason is Reason.PRUNED, lambda: _of_pruning(evidence)),
-        (
-            reason is Reason.PROFILED,
-            lambda: AttemptVerdict(names.COMPLETED, 0, Reason.PROFILED, "ended once its steps were profiled"),
-        ),
-        (reason is Reason.LAUNCHER, lambda: _of_launcher(evidence)),
-        (reason in SAVING, lambda: _of_saving(evidence, reason)),
-        (True, lambda: _of_peace(evidence)),
-    )
-    return next(conclude() for holds, conclude in rules if holds)
+    has_lost_node = evidence.has(JournalEvent.NODE_LOST)
+    if not evidence.has_started:
+        return _of_launch(evidence, reason)
+    if (evidence.were_all_well or evidence.were_well_though_lost) and not (evidence.is_script and failure):
+        return _of_peace(evidence)
+    if reason not in ENDED_FROM_WITHOUT and failure is not None:
+        return _of_script(evidence, failure, tail) if evidence.is_script else _of_rank(evidence, failure.exit, tail)
+    if reason not in FINAL_STOPS and evidence.has(JournalEvent.ORPHANED):
+        return _killed(Reason.JOB_SCRIPT_KILLED, f"job.sh on {evidence.host} was killed")
+    if reason in SAVING and stop == Reason.CANCEL and REQUEUED in " ".join(evidence.launcher_lines):
+        # The program requeued its own job after the stop notice, as Lightning does.
+        what = "hit its time limit, and the program requeued the job"
+        if evidence.obstacle is None:
+            return AttemptVerdict(names.REQUEUED, names.EXIT_SAVED, Reason.REQUEUE, what)
+        return _hindered(_ended(names.TIMEOUT, Reason.LIMIT, what), evidence.obstacle)
+    if stop is not None and reason not in (Reason.LOST, Reason.SILENCE):
+        return _of_request(evidence, stop)
+    if evidence.has(JournalEvent.SUPERSEDED):
+        message = f"the scheduler has given up {evidence.host}, and a later attempt has begun"
+        return _lost_node(message, [evidence.host])
+    if reason is Reason.LOST or (reason is Reason.FAILURE and has_lost_node):
+        return _of_loss(evidence)
+    if reason is Reason.SILENCE:
+        ranks = evidence.stops[0].ranks
+        which = f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
+        return AttemptVerdict(names.FAILED, 1, reason, f"no output from any rank for too long; {which} still ran")
+    if reason is Reason.PRUNED:  # by the search of the user
+        values = evidence.stops[0].values
+        few = "value" if values == 1 else "values"
+        return AttemptVerdict(names.COMPLETED, 0, reason, f"ended early, after {values} {few} of the metric")
+    if reason is Reason.PROFILED:
+        return AttemptVerdict(names.COMPLETED, 0, reason, "ended once its steps were profiled")
+    if reason is Reason.LAUNCHER:  # it ended before the ranks, or did not start them correctly
+        problem = evidence.all(JournalEvent.LAUNCHER_FAILED)[0]
+        return AttemptVerdict(names.FAILED, problem["status"], reason, problem["message"])
+    return _of_saving(evidence, reason) if reason in SAVING else _of_peace(evidence)
 
 
 def end_of(evidence: AttemptEvidence, failure: Optional[FirstFailure], tail: List[str], verdict: AttemptVerdict) -> End:
@@ -129,6 +140,10 @@ def end_of(evidence: AttemptEvidence, failure: Optional[FirstFailure], tail: Lis
     )
 
 
+def _killed(cause: Reason, message: str) -> AttemptVerdict:
+    return AttemptVerdict(names.FAILED, KILLED_CODE, cause, message)
+
+
 def _ended(state: str, cause: Optional[Reason], message: str) -> AttemptVerdict:
     """A verdict with the exit code of `state`, for an end without a telling exit status of a rank."""
     return AttemptVerdict(state, names.EXIT_CODES[state], cause, message)
@@ -145,29 +160,24 @@ def _of_launch(evidence: AttemptEvidence, reason: Optional[Reason]) -> AttemptVe
     if evidence.has(JournalEvent.ORPHANED):
         message = f"job.sh on {evidence.host} was killed before the ranks started"
         return _ended(names.LAUNCH_FAILED, Reason.JOB_SCRIPT_KILLED, message)
-    messages = [
-        *filter(None, (" / ".join(event["said"]) for event in evidence.all(JournalEvent.AGENT_LAUNCHER_EXITED)))
-    ]
-    absent = [", ".join(event["absent"]) for event in evidence.all(JournalEvent.STOPPING) if event.get("absent")]
-    messages += [f"no agent answered from {hosts}" for hosts in absent]
+    messages = [" / ".join(event["said"]) for event in evidence.all(JournalEvent.AGENT_LAUNCHER_EXITED)]
+    messages += [f"no agent answered from {', '.join(stop.absent)}" for stop in evidence.stops if stop.absent]
     messages += [f"the head agent on {evidence.host} ended before the ranks started"]
-    return _ended(names.LAUNCH_FAILED, Reason.LAUNCH, messages[0])
+    return _ended(names.LAUNCH_FAILED, Reason.LAUNCH, next(filter(None, messages)))
 
 
 _BECAUSE = {Reason.OUT_OF_MEMORY: ": out of memory", Reason.IMPORT_ERROR: ": an import failed"}
 """Why a rank failed, by the cause."""
 
 
-def _of_failure(evidence: AttemptEvidence, failure: FirstFailure, tail: List[str]) -> AttemptVerdict:
-    if evidence.is_script:
-        return _of_script(evidence, failure, tail)
-    exit_, cause = failure.exit, diagnose.cause(failure.exit, tail)
+def _of_rank(evidence: AttemptEvidence, exit_: Exit, tail: List[str]) -> AttemptVerdict:
+    cause = diagnose.cause(exit_, tail)
     state = names.OUT_OF_MEMORY if exit_.oom else names.FAILED
     who = f"rank {exit_.rank} on {exit_.host}"
     if exit_.problem:
         message = _with_problem(who, exit_)
     elif cause is Reason.PEER_LOST:
-        message = f"{who} {exit_.how}: it lost another rank{_lost(evidence)}"
+        message = f"{who} {exit_.how}: it lost another rank{_suspects(evidence)}"
     else:
         message = f"{who} {exit_.how}{_BECAUSE.get(cause, '')}"
     return AttemptVerdict(state, exit_.status, cause, message)
@@ -204,12 +214,12 @@ def _with_problem(who: str, exit_: Exit) -> str:
 
 def _launch_name(evidence: AttemptEvidence, launch: str) -> str:
     """`srun`, or `launch 2 (srun)` if there are several."""
-    launches = [one for event in evidence.all(JournalEvent.LAUNCHES) for one in event["launches"]]
-    name = next((one["name"] for one in launches if one["launch"] == launch), "the launcher")
-    return f"`{name}`" if len({one["launch"] for one in launches}) == 1 else f"launch {launch} (`{name}`)"
+    name_of = {known.launch: known.name for known in reversed(evidence.launches)}
+    name = name_of.get(launch, "the launcher")
+    return f"`{name}`" if len(name_of) == 1 else f"launch {launch} (`{name}`)"
 
 
-def _lost(evidence: AttemptEvidence) -> str:
+def _suspects(evidence: AttemptEvidence) -> str:
     """The ranks that may have been lost, if only few did not fail; ranks that exited by themselves come first."""
     well = [exit_ for exit_ in evidence.exits if not (exit_.ended_by_us or exit_.has_failed)]
     suspects = well or [exit_ for exit_ in evidence.exits if exit_.ended_by_us]
@@ -220,26 +230,14 @@ def _lost(evidence: AttemptEvidence) -> str:
     return f"; {few} {numbers} {'had exited with status 0' if well else 'had not ended'}"
 
 
-def _of_orphan(evidence: AttemptEvidence) -> AttemptVerdict:
-    return AttemptVerdict(names.FAILED, KILLED_CODE, Reason.JOB_SCRIPT_KILLED, f"job.sh on {evidence.host} was killed")
-
-
 def _of_request(evidence: AttemptEvidence, reason: Optional[Reason]) -> AttemptVerdict:
-    by = next((event.get("by", "") for event in evidence.all(JournalEvent.STOPPING) if event["reason"] == reason), "")
+    by = next((stop.by for stop in evidence.stops if stop.reason is reason), "")
     how = f"stopped by {by}" if reason == Reason.USER and by else "cancelled"
     if evidence.have_saved:
         how += f"; saved{_at_step(evidence)}"
-    elif any(request["reason"] == reason for request in evidence.requests):
+    elif any(request.reason is reason for request in evidence.requests):
         how += f"; {_who(evidence)} did not confirm a save"
     return _ended(names.CANCELLED, reason, how)
-
-
-def _of_requeue(evidence: AttemptEvidence) -> AttemptVerdict:
-    """The program requeued its own job after the stop notice, as Lightning does. It counts as Serried's requeue."""
-    what = "hit its time limit, and the program requeued the job"
-    if evidence.obstacle is None:
-        return AttemptVerdict(names.REQUEUED, names.EXIT_SAVED, Reason.REQUEUE, what)
-    return _hindered(_ended(names.TIMEOUT, Reason.LIMIT, what), evidence.obstacle)
 
 
 def _hindered(verdict: AttemptVerdict, obstacle: Obstacle) -> AttemptVerdict:
@@ -255,45 +253,20 @@ def _of_loss(evidence: AttemptEvidence) -> AttemptVerdict:
     where = ", ".join(hosts)
     order = [event["event"] for event in evidence.head]
     launcher_left = JournalEvent.AGENT_LAUNCHER_EXITED in order and JournalEvent.ENDING_AGENT_LAUNCHER not in order
-    said = " ".join(line for event in evidence.all(JournalEvent.AGENT_LAUNCHER_EXITED) for line in event["said"])
-    is_node = any(event.get("code") == Reason.STEP_ENDED for event in lost) or "node fail" in said.lower()
+    said = " ".join(evidence.launcher_lines).lower()
+    is_node = any(event.get("code") == Reason.STEP_ENDED for event in lost) or "node fail" in said
     if lost and all(event.get("code") == Reason.LAUNCHER_ENDED for event in lost) and not is_node:
-        return AttemptVerdict(
-            names.FAILED, KILLED_CODE, Reason.AGENT_KILLED, "the launcher ended while ranks still ran"
-        )
+        return _killed(Reason.AGENT_KILLED, "the launcher ended while ranks still ran")
     if lost and launcher_left and not is_node:
-        if all(evidence.was_cut_off(event["node"]) for event in lost):
+        own = [[entry["event"] for entry in evidence.nodes.get(event["node"], ())] for event in lost]
+        if all(JournalEvent.HEAD_LOST in entries for entries in own):
             return _lost_node(f"the connection to the agent on {where} broke", hosts)
-        return AttemptVerdict(names.FAILED, KILLED_CODE, Reason.AGENT_KILLED, f"the agent on {where} was killed")
+        return _killed(Reason.AGENT_KILLED, f"the agent on {where} was killed")
     return _lost_node(f"node {where} was lost", hosts)
 
 
 def _lost_node(message: str, hosts: Sequence[str]) -> AttemptVerdict:
     return _ended(names.NODE_FAIL, Reason.NODE_LOST, message)._replace(lost=hosts)
-
-
-def _of_another(evidence: AttemptEvidence) -> AttemptVerdict:
-    message = f"the scheduler has given up {evidence.host}, and a later attempt has begun"
-    return _lost_node(message, [evidence.host])
-
-
-def _of_silence(evidence: AttemptEvidence) -> AttemptVerdict:
-    ranks = evidence.all(JournalEvent.STOPPING)[0]["ranks"]
-    which = f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
-    return AttemptVerdict(names.FAILED, 1, Reason.SILENCE, f"no output from any rank for too long; {which} still ran")
-
-
-def _of_pruning(evidence: AttemptEvidence) -> AttemptVerdict:
-    """The search ended the trial early. That is what its user wants, so it has completed."""
-    values = evidence.all(JournalEvent.STOPPING)[0]["values"]
-    few = "value" if values == 1 else "values"
-    return AttemptVerdict(names.COMPLETED, 0, Reason.PRUNED, f"ended early, after {values} {few} of the metric")
-
-
-def _of_launcher(evidence: AttemptEvidence) -> AttemptVerdict:
-    """The launcher of the ranks ended before them, or did not start them correctly."""
-    failure = evidence.all(JournalEvent.LAUNCHER_FAILED)[0]
-    return AttemptVerdict(names.FAILED, failure["status"], Reason.LAUNCHER, failure["message"])
 
 
 def _of_saving(evidence: AttemptEvidence, reason: Optional[Reason]) -> AttemptVerdict:
@@ -306,29 +279,24 @@ def _of_saving(evidence: AttemptEvidence, reason: Optional[Reason]) -> AttemptVe
         peace = _of_peace(evidence)
         return peace._replace(message=f"{peace.message}, after the stop notice ({reason})")
     state = names.TIMEOUT if reason is Reason.LIMIT else names.PREEMPTED
+    was_forced = any(stop.reason is reason and not stop.save for stop in evidence.stops)
+    if evidence.have_saved:
+        how = f"saved{_at_step(evidence)}"
+    elif evidence.are_all_well:
+        how = f"exited with status 0 after the notice `{evidence.notice}`"
+    elif not evidence.are_all_ended and (was_forced or evidence.notice is None):
+        how = "did not exit in time"
+    else:
+        how = "exited as requested"
     what = "hit its time limit" if reason is Reason.LIMIT else "preempted"
-    verdict = _ended(state, reason, f"{what}; {_how_ranks_left(evidence, reason)}")
+    verdict = _ended(state, reason, f"{what}; {_who(evidence)} {how}")
     if not (evidence.saved.is_newer or evidence.saves_elsewhere):
-        return verdict._replace(
-            further=[Condition(Reason.NO_CHECKPOINT, "no checkpoint in `{checkpoints}` to continue from")]
-        )
+        missing = Condition(Reason.NO_CHECKPOINT, "no checkpoint in `{checkpoints}` to continue from")
+        return verdict._replace(further=[missing])
     if evidence.obstacle is None:
         further = [Condition(Reason.CONTINUES, CONTINUES)]
         return AttemptVerdict(names.REQUEUED, names.EXIT_SAVED, reason, verdict.message, further)
     return _hindered(verdict, evidence.obstacle)
-
-
-def _how_ranks_left(evidence: AttemptEvidence, reason: Optional[Reason]) -> str:
-    if evidence.have_saved:
-        return f"{_who(evidence)} saved{_at_step(evidence)}"
-    was_forced = any(
-        event["reason"] == reason and not event.get("save") for event in evidence.all(JournalEvent.STOPPING)
-    )
-    if evidence.are_all_well:
-        return f"{_who(evidence)} exited with status 0 after the notice `{evidence.notice}`"
-    if not evidence.are_all_ended and (was_forced or evidence.notice is None):
-        return f"{_who(evidence)} did not exit in time"
-    return f"{_who(evidence)} exited as requested"
 
 
 def _who(evidence: AttemptEvidence) -> str:
@@ -352,9 +320,7 @@ def _unsaved(evidence: AttemptEvidence) -> List[Condition]:
 def _of_peace(evidence: AttemptEvidence) -> AttemptVerdict:
     """The end of an attempt without a stop, or whose ranks had all exited before the stop."""
     if not evidence.are_all_ended:
-        return AttemptVerdict(
-            names.FAILED, KILLED_CODE, Reason.AGENT_KILLED, f"the head agent on {evidence.host} was killed"
-        )
+        return _killed(Reason.AGENT_KILLED, f"the head agent on {evidence.host} was killed")
     left = [(event["host"], event["left"]) for event in evidence.all(JournalEvent.NODE_ENDED) if event["left"]]
     if left:
         host, commands = left[0]
@@ -391,17 +357,9 @@ def unconnected_message(count: int, seconds: Optional[float] = None) -> str:
 def _unseen_warnings(evidence: AttemptEvidence) -> List[Condition]:
     """Launches that failed in a script without bash, where nobody knows whether the script handled the failure."""
     failed = {exit_.launch for exit_ in evidence.failed_launched}
-    unseen = [
-        launch["launch"]
-        for event in evidence.all(JournalEvent.LAUNCHES)
-        for launch in event["launches"]
-        if launch["launch"] in failed and not launch["call"]
-    ]
+    unseen = {launch.launch: None for launch in evidence.launches if launch.launch in failed and not launch.call}
     then = "failed, and the script exited with status 0"
-    return [
-        Condition(Reason.LAUNCH_FAILED_UNSEEN, f"{_launch_name(evidence, launch)} {then}")
-        for launch in dict.fromkeys(unseen)
-    ]
+    return [Condition(Reason.LAUNCH_FAILED_UNSEEN, f"{_launch_name(evidence, launch)} {then}") for launch in unseen]
 
 
 def _missing_sentence(missing: Sequence[Dict[str, Any]]) -> str:
