@@ -5,6 +5,7 @@ The environment is read in /proc and goes to the new program alone. It is in no 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -58,24 +59,15 @@ def rank_environment(attempt: Attempt, pid: int) -> Optional[Tuple[Dict[str, str
     if attempt.plan.container:  # the runtime around the program may hide its environment, or have another
         candidates.reverse()
     for candidate in candidates:
-        variables = _variables(candidate)
+        pairs = (entry.partition(b"=") for entry in linux.environ(candidate).split(b"\0") if entry)
+        variables = {system.decode(name): system.decode(value) for name, _, value in pairs}
         if variables.get(names.MARK) == attempt.process_tag:
-            return variables, _directory(attempt, candidate)
+            directory = ""
+            with contextlib.suppress(OSError):
+                directory = os.readlink(f"{linux.PROC}/{candidate}/cwd")  # noqa: PTH115
+            # It may have been deleted, or exist in the rank's container only.
+            return variables, directory if os.path.isdir(directory) else str(attempt.workdir)  # noqa: PTH112
     return None
-
-
-def _directory(attempt: Attempt, pid: int) -> str:
-    """Its working directory, unless that was deleted or exists in its container only."""
-    try:
-        found = os.readlink(f"{linux.PROC}/{pid}/cwd")  # noqa: PTH115
-    except OSError:
-        found = ""
-    return found if os.path.isdir(found) else str(attempt.workdir)  # noqa: PTH112
-
-
-def _variables(pid: int) -> Dict[str, str]:
-    pairs = (entry.partition(b"=") for entry in linux.environ(pid).split(b"\0") if entry)
-    return {system.decode(name): system.decode(value) for name, _, value in pairs}
 
 
 def _program(attempt: Attempt, words: List[str], rank: Dict[str, str], number: int) -> Tuple[List[str], Dict[str, str]]:

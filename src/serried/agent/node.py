@@ -21,7 +21,7 @@ from serried.agent.loop import Loop, Timer
 from serried.agent.node_disk import cleanup
 from serried.agent.node_disk.folder import Folder
 from serried.agent.ranks import connections, side_commands
-from serried.agent.ranks.ranks import ForkedRanks, Ranks
+from serried.agent.ranks.ranks import ForkedRanks, Rank, Ranks
 from serried.agent.ranks.side_commands import SideCommands
 from serried.agent.sampling.node_side import RunningRank, SamplerProcess
 from serried.agent.stacks.node_side import StackRequests
@@ -201,7 +201,7 @@ class Node:
         elif message["do"] == ToNode.BYE:
             self._leave()
         elif message["do"] == ToNode.STACKS:
-            self._stacks.add(message, self._ranks.running if self._ranks else [])
+            self._stacks.add(message, self._running)
         elif self._ranks:
             self._ranks.on_message(message)
             self.finish_if_ended()
@@ -231,7 +231,9 @@ class Node:
             if self._index == 0:
                 self.send(ToHead.SCRIPT_PLACE, place=variables, address=address)
         elif self.attempt.agents_start_ranks:
-            self._connections = connections.prepare(self.attempt, self._index, variables["port"], self._leaders)
+            self._connections = connections.prepare(
+                self.attempt, self._index, variables["port"], lambda: [rank.pid for rank in self._running]
+            )
             self._ranks = ForkedRanks(self.attempt, self._index, variables)
             for rank in self._ranks.running:
                 self.log_event(JournalEvent.STARTED, rank=rank.number, local_rank=rank.local_rank, pid=rank.pid)
@@ -264,8 +266,9 @@ class Node:
         if side_commands.has_failed(exit_) and not self._is_stopping:
             self.send(ToHead.SIDE_COMMAND_FAILED, **exit_.to_json())
 
-    def _leaders(self) -> List[int]:
-        return [rank.pid for rank in self._ranks.running] if self._ranks else []
+    @property
+    def _running(self) -> List[Rank]:
+        return self._ranks.running if self._ranks else []
 
     def _running_ranks(self) -> List[RunningRank]:
         if self._ranks is None:
@@ -301,7 +304,7 @@ class Node:
         self._folder.touch()
         if self._channel and self.loop.awake() - self._last_message_at > SILENT_HEAD_SECONDS:
             self._on_head_lost()
-        running = [rank.number for rank in self._ranks.running] if self._ranks else []
+        running = [rank.number for rank in self._running]
         quiet = self._ranks.quiet_seconds() if self._ranks and running else 0.0
         self._sampling.update()
         self.send(ToHead.HEARTBEAT, quiet=round(quiet, 1), running=running, **self._stage_out.heartbeat_facts)

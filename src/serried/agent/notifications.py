@@ -6,6 +6,7 @@ because of it, and only a run that has ended waits for it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -69,34 +70,32 @@ def notify_end(attempt: Attempt, end: End, *, lingers: bool) -> None:
     has_completed = end.state == names.COMPLETED
     facts = {name: getattr(end, name) for name in ("state", "exit_code", "cause", "message", "attempt", "seconds")}
     if has_completed and attempt.task is not None:
-        if not _have_all_completed(attempt):
+        wanted = attempt.plan.notify
+        if wanted is None or names.EVENT_FINISH not in wanted.on:
+            return
+        ends = (files.read_json(attempt.run.task(index).exit) or {} for index in attempt.tasks)
+        if any(end.get("state") != names.COMPLETED for end in ends):
             return
         message = f"all {len(attempt.tasks)} tasks have completed"
         facts.update(cause=None, message=message, attempt=None, seconds=None)
         attempt = Attempt(attempt.run, attempt.plan, None, 0)
     event = names.EVENT_FINISH if has_completed else names.EVENT_FAIL
     pid = notify(attempt, event, **facts)
-    if pid is not None and lingers:
-        _linger(pid)
-
-
-def _have_all_completed(attempt: Attempt) -> bool:
-    if attempt.plan.notify is None or names.EVENT_FINISH not in attempt.plan.notify.on:
-        return False
-    ends = (files.read_json(attempt.run.task(index).exit) or {} for index in attempt.tasks)
-    return all(end.get("state") == names.COMPLETED for end in ends)
+    deadline = time.monotonic() + LINGER_SECONDS
+    with contextlib.suppress(ChildProcessError):
+        while pid and lingers and time.monotonic() < deadline and not os.waitpid(pid, os.WNOHANG)[0]:
+            time.sleep(STEP_SECONDS)
 
 
 def _document(attempt: Attempt, event: str, facts: Dict[str, Any]) -> Dict[str, Any]:
     plan = attempt.plan
-    run = plan.run if attempt.task is None else f"{plan.run}/{attempt.task}"
     words = {
         names.EVENT_START: "has started",
         names.EVENT_STALL: "is silent: no rank has written anything for a while",
         names.EVENT_ANOMALY: f"needs attention: {facts.get('message')}",
     }
     news = words.get(event) or f"{facts.get('state')}: {facts.get('message')}"
-    text = f"{plan.name} ({run}) on {plan.site.name} {news}"
+    text = f"{plan.name} ({attempt.name}) on {plan.site.name} {news}"
     return {
         "schema": SCHEMA,
         "event": event,
@@ -126,17 +125,6 @@ def _start(attempt: Attempt, document: bytes) -> int:
     os.write(writer, document)
     os.close(writer)
     return child.pid
-
-
-def _linger(pid: int) -> None:
-    deadline = time.monotonic() + LINGER_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                return
-        except ChildProcessError:
-            return
-        time.sleep(STEP_SECONDS)
 
 
 class _TooLongError(Exception):
@@ -176,14 +164,13 @@ def _with_outputs(attempt: Attempt, document: Dict[str, Any]) -> Dict[str, Any]:
         signal.alarm(0)
     if not description.files:
         return document
-    text = f"{document['text']}\noutputs: {_plain(description.text)}"
+    # File names may contain newlines and undecodable bytes.
+    spelled = (
+        character if character.isprintable() else character.encode("unicode_escape", "surrogatepass").decode()
+        for character in description.text
+    )
+    text = f"{document['text']}\noutputs: {''.join(spelled)}"
     return {**document, "text": text, "content": text, "outputs": description.to_json()}
-
-
-def _plain(text: str) -> str:
-    """`text` without control characters: file names may contain newlines and undecodable bytes."""
-    spelled = (it if it.isprintable() else it.encode("unicode_escape", "surrogatepass").decode() for it in text)
-    return "".join(spelled)
 
 
 def _give_up(*_: object) -> None:

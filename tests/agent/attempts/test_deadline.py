@@ -11,6 +11,7 @@ from serried.agent.attempt import Attempt
 from serried.agent.attempts import deadline, finalize
 from serried.agent.attempts.deadline import Deadline
 from serried.agent.node_disk.folder import boot
+from serried.base.files import make_directory, write_json
 from serried.schema.layout import RunDirectory
 from tables import for_each
 
@@ -36,9 +37,16 @@ def test_the_time_that_a_job_took_to_reach_its_agents_counts(monkeypatch):
     )
 
 
-def test_the_length_of_an_attempt_is_that_of_the_monotonic_clock_of_its_machine(monkeypatch):
-    claim = {"host": os.uname().nodename, "boot": boot(), "monotonic": 100.0}
+def test_the_length_of_an_attempt_is_that_of_the_monotonic_clock_of_its_machine(tmp_path, monkeypatch):
+    attempt = Attempt(RunDirectory(tmp_path), a_plan(), None, 1)
+    make_directory(attempt.files.path)
     monkeypatch.setattr(time, "monotonic", lambda: 107.5)
-    assert finalize._seconds_since(claim) == 7.5
-    assert [finalize._seconds_since({**claim, **other}) for other in ({"host": "n9"}, {"boot": "x"})] == [None] * 2
-    assert finalize._seconds_since({}) is None
+
+    def seconds(**claim):
+        write_json(attempt.files.claim, claim)
+        return finalize.gather(attempt).seconds
+
+    claim = {"host": os.uname().nodename, "boot": boot(), "monotonic": 100.0}
+    assert seconds(**claim) == 7.5
+    assert [seconds(**{**claim, **other}) for other in ({"host": "n9"}, {"boot": "x"})] == [None, None]
+    assert seconds() is None

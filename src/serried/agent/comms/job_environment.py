@@ -38,11 +38,8 @@ class EnvFile:
         """Raises OSError."""
         if self.path:
             given = {**os.environ, **self._task, **changes}
-            own = {name for name in given if self._is_of_a_task(name) and name not in self._of_the_job}
-            files.write_environment(self.path, {name: value for name, value in given.items() if name not in own})
-
-    def _is_of_a_task(self, name: str) -> bool:
-        return bool(self._prefix) and name.startswith(self._prefix)
+            of_task = {name for name in given if self._prefix and name.startswith(self._prefix)} - set(self._of_the_job)
+            files.write_environment(self.path, {name: value for name, value in given.items() if name not in of_task})
 
     def arguments(self, node_variable: str) -> List[str]:
         """The node agent's arguments that name the file."""

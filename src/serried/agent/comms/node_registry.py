@@ -87,11 +87,9 @@ class NodeRegistry:
         """The addresses for node agents: `host:port,…`."""
         return ",".join(f"{address}:{self._port}" for address in rendezvous.addresses(self._hosts, self._nodes))
 
-    def host(self, index: int) -> str:
-        return self._hosts[index] if index < len(self._hosts) else f"node {index}"
-
     def missing(self) -> List[str]:
-        return [self.host(index) for index in range(self._nodes) if index not in self._agents]
+        missing = [index for index in range(self._nodes) if index not in self._agents]
+        return [self._hosts[index] if index < len(self._hosts) else f"node {index}" for index in missing]
 
     def are_done(self) -> bool:
         return all(agent.is_done for agent in self._agents.values())

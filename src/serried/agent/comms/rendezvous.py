@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from serried.agent.comms.channel import ProtocolError, SignedChannel, UnprovenConnection, greet
 from serried.agent.loop import Loop, Timer
@@ -200,11 +200,12 @@ def connect(candidates: str, key: bytes, greeting: Message, timeout: float) -> T
     end = time.monotonic() + timeout
     refusal = "no answer"
     while time.monotonic() < end:
-        for host, port in _parse(candidates):
+        for candidate in candidates.split(","):
+            host, _, port = candidate.rpartition(":")
             connection = None
             try:
                 name: Any = host.encode()  # Python would load its tables of international names for text
-                connection = socket.create_connection((name, port), TRY_SECONDS)
+                connection = socket.create_connection((name, int(port)), TRY_SECONDS)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 return greet(connection, key, greeting, PROOF_SECONDS), host
             except (OSError, ProtocolError) as error:
@@ -213,9 +214,3 @@ def connect(candidates: str, key: bytes, greeting: Message, timeout: float) -> T
                     connection.close()
         time.sleep(0.2)
     raise OSError(errno.ETIMEDOUT, f"{os.strerror(errno.ETIMEDOUT)} ({refusal})", candidates)
-
-
-def _parse(candidates: str) -> Iterator[Tuple[str, int]]:
-    for candidate in candidates.split(","):
-        host, _, port = candidate.rpartition(":")
-        yield host, int(port)

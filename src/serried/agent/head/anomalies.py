@@ -16,7 +16,6 @@ from typing import (
     Hashable,
     Iterable,
     List,
-    Mapping,
     NamedTuple,
     Optional,
     Protocol,
@@ -298,7 +297,8 @@ class LostGpus:
         self._missing: Dict[Hashable, GpuOfNode] = {}
 
     def see(self, sample: NodeSample) -> None:
-        present = [gpu.get("gpu") for gpu in sample.gpus if _is_measured(gpu)]
+        # The name and the like are known without the driver.
+        present = [gpu.get("gpu") for gpu in sample.gpus if any(number(gpu.get(key)) is not None for key in _MEASURED)]
         known = self._known.get(sample.node, ())
         # A GPU without a name was lost before the driver could describe it.
         nameless = [gpu.get("gpu") for gpu in sample.gpus if not gpu.get("name")]
@@ -316,6 +316,9 @@ class LostGpus:
             return []
         message = f"{_of_gpus(found)} lost: the driver does not report {'it' if len(found) == 1 else 'them'}"
         return [{"code": Reason.GPU_LOST, "message": message, "nodes": _nodes(found)}]
+
+
+_MEASURED = ("busy", "memory", "power", "temperature")
 
 
 class FullDisks:
@@ -395,15 +398,11 @@ def _unusual(
     import statistics
 
     median = statistics.median(it.value for it in values)
-    return {(what, it.rank): _comparison(what, it, median) for it in values if is_unusual(it.value, median)}
-
-
-def _comparison(what: str, it: RankValue, median: float) -> str:
-    if what == "data":
-        return (
-            f"rank {it.rank} on {it.host} waits for data {it.value:.0%} of its time, and the median rank {median:.0%}"
-        )
-    return f"rank {it.rank} on {it.host} takes {it.value:.3g} steps per second, and the median rank {median:.3g}"
+    sentence = {
+        "data": "rank {0.rank} on {0.host} waits for data {0.value:.0%} of its time, and the median rank {1:.0%}",
+        "steps": "rank {0.rank} on {0.host} takes {0.value:.3g} steps per second, and the median rank {1:.3g}",
+    }[what]
+    return {(what, it.rank): sentence.format(it, median) for it in values if is_unusual(it.value, median)}
 
 
 class GpuOfNode(NamedTuple):
@@ -411,11 +410,6 @@ class GpuOfNode(NamedTuple):
     host: str
     gpu: Any
     memory: float = 0.0
-
-
-def _is_measured(gpu: Mapping[str, Any]) -> bool:
-    """Whether the driver answers: the name and the like are known without it."""
-    return any(number(gpu.get(key)) is not None for key in ("busy", "memory", "power", "temperature"))
 
 
 def _of_ranks(ranks: Iterable[int]) -> str:

@@ -88,16 +88,31 @@ class LiveFile:
         now = self._clock()
         agents = {agent.index: agent for agent in self._nodes}
         extremes = _Extremes()
-        warnings = self._anomalies.look(now, extremes.of(self._recent(agents, now)))
+        recent = (
+            self._sample(agents[index], now)
+            for index in sorted(self._samples.keys() & agents.keys())
+            if now - self._samples[index].at <= OLD_INTERVALS * self.interval
+        )
+        warnings = self._anomalies.look(now, extremes.of(recent))
         for anomaly in self._anomalies.new(now, warnings):
             self._on_anomaly(anomaly)
+        nodes = []
+        for index in _listed(agents, extremes):
+            measured = self._measured(self._sample(agents[index], now)) if index in extremes.sizes else {"ranks": []}
+            age = round(max(now - agents[index].last_message_at, 0.0), 1)
+            nodes.append({**measured, "node": index, "host": agents[index].host, "age": age})
+        left: Dict[str, Any] = {}
+        if self._deadline:
+            for name, moment in (("limit", self._deadline.at), ("notice", self._deadline.warning)):
+                left[f"{name}_seconds_left"] = round(max(moment - time.time(), 0.0), 1)
+            left["continues"] = self._continues
         busy, rates = extremes.busy, extremes.samples_per_second
         document = {
             "schema": SCHEMA,
             "t": round(time.time(), 3),
             "interval": self.interval,
-            **self._time_left(),
-            "nodes": self._entries(agents, extremes, now),
+            **left,
+            "nodes": nodes,
             "ranks": max(self._ranks, sum(received.ranks for received in self._samples.values())),
             "gpus": sum(received.gpus for received in self._samples.values()),
             "gpu_busy": round(sum(busy) / len(busy), 1) if busy else None,
@@ -106,35 +121,9 @@ class LiveFile:
         }
         return {key: value for key, value in document.items() if value is not None}
 
-    def _time_left(self) -> Dict[str, Any]:
-        if self._deadline is None:
-            return {}
-        moments = {"limit_seconds_left": self._deadline.at, "notice_seconds_left": self._deadline.warning}
-        left = {name: round(max(moment - time.time(), 0.0), 1) for name, moment in moments.items()}
-        return {**left, "continues": self._continues}
-
-    def _recent(self, agents: Mapping[int, NodeAgent], now: float) -> Iterator[NodeSample]:
-        return (
-            self._sample(agents[index], now) for index in sorted(self._samples) if self._is_recent(index, agents, now)
-        )
-
-    def _is_recent(self, index: int, agents: Mapping[int, NodeAgent], now: float) -> bool:
-        return index in agents and now - self._samples[index].at <= OLD_INTERVALS * self.interval
-
     def _sample(self, agent: NodeAgent, now: float) -> NodeSample:
         received = self._samples[agent.index]
         return NodeSample(agent.index, agent.host, now - received.at, json.loads(received.text))
-
-    def _entries(self, agents: Mapping[int, NodeAgent], extremes: _Extremes, now: float) -> List[Node]:
-        return [
-            {
-                **(self._measured(self._sample(agents[index], now)) if index in extremes.sizes else {"ranks": []}),
-                "node": index,
-                "host": agents[index].host,
-                "age": round(max(now - agents[index].last_message_at, 0.0), 1),
-            }
-            for index in _listed(agents, extremes)
-        ]
 
     def _measured(self, sample: NodeSample) -> Node:
         """The node's sample, with ages as of now."""
@@ -175,7 +164,8 @@ class _Extremes:
         busy = _values(node, "gpus", "busy")
         self.busy.extend(busy)
         self.samples_per_second.extend(_values(node, "ranks", "samples_per_second"))
-        self.sizes[sample.node] = _size(node)
+        metrics = sum(len(rank.get("metrics") or ()) for rank in sample.ranks)
+        self.sizes[sample.node] = len(sample.ranks) + len(sample.gpus) + metrics // METRICS_OF_AN_ENTRY
         self._keys[sample.node] = (
             -sample.age - max(_values(node, "ranks", "step_age"), default=0.0),
             min(_values(node, "ranks", "steps_per_second"), default=math.inf),
@@ -215,11 +205,6 @@ def _interleaved(orders: Sequence[Sequence[int]]) -> Iterator[int]:
             if index is not None and index not in listed:
                 listed.add(index)
                 yield index
-
-
-def _size(node: Node) -> int:
-    metrics = sum(len(rank.get("metrics") or ()) for rank in entries(node, "ranks"))
-    return len(entries(node, "ranks")) + len(entries(node, "gpus")) + metrics // METRICS_OF_AN_ENTRY
 
 
 def _values(node: Node, name: str, key: str) -> List[float]:

@@ -38,17 +38,13 @@ def unpack(attempt: Attempt) -> None:
         extract(attempt.run.path / source.archive, aside, int(seconds_of(attempt.plan.created) or 0))
         for entry in source.links:
             link(Path(source.directory) / entry, aside / entry)
-        _publish(aside, attempt.tree)
+        try:
+            aside.rename(attempt.tree)
+        except OSError:
+            if not attempt.tree.is_dir():  # else another task of the array was faster
+                raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-
-
-def _publish(aside: Path, tree: Path) -> None:
-    try:
-        aside.rename(tree)
-    except OSError:
-        if not tree.is_dir():  # else another task of the array was faster
-            raise
 
 
 def extract(archive: Path, target: Path, moment: int) -> None:
@@ -63,7 +59,9 @@ def extract(archive: Path, target: Path, moment: int) -> None:
         with tarfile.open(archive) as tar:
             for member in tar:
                 _extract_one(tar, member, target / member.name)
-                _date(target / member.name, moment)
+                with contextlib.suppress(OSError, NotImplementedError):
+                    # Sites purge files also by the last access, so that is now.
+                    os.utime(target / member.name, (time.time(), moment), follow_symlinks=False)
     except tarfile.TarError as error:
         raise OSError(f"cannot unpack {archive}: {error}") from error
 
@@ -81,12 +79,6 @@ def _extract_one(tar: Any, member: Any, path: Path) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777 if member.mode & 0o100 else 0o666)
         with os.fdopen(descriptor, "wb") as file:
             shutil.copyfileobj(tar.extractfile(member), file)
-
-
-def _date(path: Path, moment: int) -> None:
-    # Sites purge files also by the last access, so that is now.
-    with contextlib.suppress(OSError, NotImplementedError):
-        os.utime(path, (time.time(), moment), follow_symlinks=False)
 
 
 def link(original: Path, path: Path) -> None:
