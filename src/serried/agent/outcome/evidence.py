@@ -37,7 +37,7 @@ class Obstacle(NamedTuple):
 NO_ATTEMPT_LEFT = Obstacle(Reason.RESTARTS_USED, "no further attempt is allowed")
 
 
-class Stop(NamedTuple):
+class StopEntry(NamedTuple):
     """An entry STOPPING of the head's journal."""
 
     reason: Reason
@@ -57,7 +57,7 @@ class Stop(NamedTuple):
     values: int = 0
 
 
-class Launch(NamedTuple):
+class LaunchEntry(NamedTuple):
     """A launch of a job script, in an entry LAUNCHES."""
 
     launch: str
@@ -131,10 +131,10 @@ class AttemptEvidence(NamedTuple):
         )
 
     @property
-    def stops(self) -> List[Stop]:
+    def stops(self) -> List[StopEntry]:
         stops = self.all(JournalEvent.STOPPING)
-        fields = [{name: stop[name] for name in Stop._fields if name in stop} for stop in stops]
-        return [Stop(**{**known, "reason": Reason(known["reason"])}) for known in fields]
+        fields = [{name: stop[name] for name in StopEntry._fields if name in stop} for stop in stops]
+        return [StopEntry(**{**known, "reason": Reason(known["reason"])}) for known in fields]
 
     @property
     def reasons(self) -> List[Reason]:
@@ -154,7 +154,7 @@ class AttemptEvidence(NamedTuple):
         return [stop.reason for stop in (others if is_any_silent and not is_cancelled else stops)]
 
     @property
-    def requests(self) -> List[Stop]:
+    def requests(self) -> List[StopEntry]:
         """Requests to save and leave."""
         return [stop for stop in self.stops if stop.save]
 
@@ -218,9 +218,9 @@ class AttemptEvidence(NamedTuple):
         return is_only_lost and all(count == 0 for count in swept.values()) and self.are_all_well
 
     @property
-    def launches(self) -> List[Launch]:
+    def launches(self) -> List[LaunchEntry]:
         every = [launch for event in self.all(JournalEvent.LAUNCHES) for launch in event["launches"]]
-        return [Launch(*map(launch.get, Launch._fields)) for launch in every]
+        return [LaunchEntry(*map(launch.get, LaunchEntry._fields)) for launch in every]
 
     @property
     def failed_calls(self) -> List[FailedCall]:
