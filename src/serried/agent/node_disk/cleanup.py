@@ -39,13 +39,8 @@ def start(work: Attempt) -> None:
     import signal
 
     null = os.open(os.devnull, os.O_RDWR)
-    child = system.spawn(
-        system.agent_command("tidy"),
-        system.environment(),
-        (null, null, 2),
-        directory="/",
-        parent_death=signal.SIGKILL,
-    )
+    command, environment = system.agent_command("tidy"), system.environment()
+    child = system.spawn(command, environment, (null, null, 2), directory="/", parent_death=signal.SIGKILL)
     system.HELPER_PIDS.add(child.pid)
     os.close(null)
 
@@ -104,17 +99,15 @@ def sweep(work: Attempt, until: Optional[float] = None, *, dry: bool = False, al
                 _remove(room, path, until)
         if not dry:
             folder.empty_trash(room, until)
-            here = [_result(room, entry) for entry in here]
+            for number, entry in enumerate(here):
+                paths = (room / name / entry.name for name in (folder.JOBS, folder.TRASH))
+                if not entry.stays and any(map(os.path.lexists, paths)):
+                    here[number] = entry._replace(stays="some of its files could not be deleted")
         shared = _tidy_shared(room, work, until, dry=dry, alone=alone)
         stale += [*here, *(StaleFolder(f"{path.parent.name}/{path.name}", "") for path in shared)]
         if not dry:
             folder.remove_empty_room(room)
     return stale
-
-
-def _result(room: Path, stale: StaleFolder) -> StaleFolder:
-    is_left = any(os.path.lexists(room / name / stale.name) for name in (folder.JOBS, folder.TRASH))
-    return stale._replace(stays="some of its files could not be deleted") if is_left and not stale.stays else stale
 
 
 def _tidy_shared(
@@ -161,10 +154,9 @@ class _Judge:
     """Decides whether a job may still want its folder. Queries the scheduler once for each job."""
 
     def __init__(self, work: Attempt) -> None:
-        self._work = work
         self._site = work.plan.site
         self._job = folder.job(work)
-        self._words: Dict[str, Optional[str]] = {}
+        self._states: Dict[str, Optional[str]] = {}
 
     def why_kept(self, path: Path) -> str:
         """Empty for a folder that may be deleted."""
@@ -182,23 +174,16 @@ class _Judge:
     def _why_alive(self, owner: Dict[str, Any]) -> str:
         if owner.get("host") != os.uname().nodename:
             return "it belongs to another machine that uses the same disk"
-        if owner.get("boot") != folder.boot():
+        job = str(owner.get("job") or "")
+        # A job without a scheduler ends with its agent; and this job's other folders are of its earlier attempts.
+        if owner.get("boot") != folder.boot() or owner.get("is_queued") is False or (job and job == self._job):
             return ""
-        if owner.get("is_queued") is False or (owner.get("job") and owner.get("job") == self._job):
-            return (
-                ""  # a job without a scheduler ends with its agent; or the folder is of an earlier attempt of this job
-            )
-        state = self._query(owner)
+        state = None
+        if job and (owner.get("cluster"), owner.get("scheduler")) == (self._site.name, self._site.scheduler):
+            if job not in self._states:
+                self._states[job] = system.query(job_states.query(self._site.dialect.state_query, job))
+            state = self._states[job]
         if state is None:
             is_old = time.time() - float(owner.get("began", 0)) > UNKNOWN_SECONDS
             return "" if is_old else "the state of its job is unknown"
-        return "" if job_states.is_ending(state) else f"job {owner['job']} is {state}"
-
-    def _query(self, owner: Dict[str, Any]) -> Optional[str]:
-        """The scheduler's word for the state of the job; None without an answer."""
-        job = str(owner.get("job", ""))
-        if not job or (owner.get("cluster"), owner.get("scheduler")) != (self._site.name, self._site.scheduler):
-            return None
-        if job not in self._words:
-            self._words[job] = system.query(job_states.query(self._work.plan.site.dialect.state_query, job))
-        return self._words[job]
+        return "" if job_states.is_ending(state) else f"job {job} is {state}"

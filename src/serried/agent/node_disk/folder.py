@@ -38,14 +38,9 @@ def unmount(point: Path, until: Optional[float] = None) -> bool:
         if until is not None and time.monotonic() > until:
             return False
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            subprocess.run(
-                [*words, path],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=UNMOUNT_SECONDS,
-                check=False,
-            )
+            null = subprocess.DEVNULL
+            command = [*words, path]
+            subprocess.run(command, stdin=null, stdout=null, stderr=null, timeout=UNMOUNT_SECONDS, check=False)
     return path not in _points()
 
 
@@ -66,14 +61,12 @@ def _real(path: Path) -> str:
 
 
 def _points() -> List[str]:
-    def unescape(text: str) -> str:
-        return re.sub(r"\\([0-7]{3})", lambda digits: chr(int(digits.group(1), 8)), text)
-
     try:
         with open(MOUNTS, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - a bare string
-            return [unescape(line.split(" ")[4]) for line in file]
+            points = [line.split(" ")[4] for line in file]
     except (OSError, IndexError):
         return []
+    return [re.sub(r"\\([0-7]{3})", lambda digits: chr(int(digits.group(1), 8)), point) for point in points]
 
 
 JOBS, TRASH, DATA, IMAGES = "jobs", "gone", "data", "images"

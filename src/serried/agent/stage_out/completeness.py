@@ -72,9 +72,7 @@ class ChangeTracker:
         quiet = [artifact for artifact in artifacts if self.is_quiet(artifact, urgent=urgent)]
         if quiet:
             writing = open_for_writing()
-            quiet = [
-                artifact for artifact in quiet if not writing.intersection(map(_identity, (artifact, *artifact.files)))
-            ]
+            quiet = [artifact for artifact in quiet if not is_open(artifact, writing)]
             quiet = [artifact for artifact in quiet if is_complete(artifact) is not False]
             self._settled.update((artifact.source, artifact.fingerprint) for artifact in quiet)
         return quiet
@@ -85,17 +83,15 @@ class ChangeTracker:
         `trusted` says that all writers on this node exited by themselves, `all_trusted` those on all nodes. Otherwise a
         writer may have been cut off: then an artifact is complete if its format shows that, or if it settled before.
         """
-        return [
-            artifact
-            for artifact in artifacts
-            if self._is_complete_at_end(artifact, trusted=all_trusted if artifact.is_shared else trusted)
-        ]
-
-    def _is_complete_at_end(self, artifact: Artifact, *, trusted: bool) -> bool:
-        whole = is_complete(artifact)
-        if whole is None:
-            return trusted or self._settled.get(artifact.source) == artifact.fingerprint
-        return whole
+        complete = []
+        for artifact in artifacts:
+            whole = is_complete(artifact)
+            if whole is None:
+                whole = all_trusted if artifact.is_shared else trusted
+                whole = whole or self._settled.get(artifact.source) == artifact.fingerprint
+            if whole:
+                complete.append(artifact)
+        return complete
 
     def is_quiet(self, artifact: Artifact, *, urgent: bool) -> bool:
         """Whether it has been unchanged for long enough."""
@@ -177,24 +173,23 @@ def fingerprint_of(status: os.stat_result) -> Tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _identity(artifact: Artifact) -> Identity:
-    return (artifact.fingerprint[0], artifact.fingerprint[1]) if artifact.kind == "file" else (0, 0)
-
-
 def open_for_writing() -> Set[Identity]:
     """The files that processes of this user on this node have open for writing."""
-    return {identity for pid in linux.pids() for identity in _written_by(pid)}
-
-
-def _written_by(pid: int) -> Iterator[Identity]:
-    for path in linux.descriptors(pid):
+    writing = set()
+    for path in (path for pid in linux.pids() for path in linux.descriptors(pid)):
         try:
             if os.lstat(path).st_mode & stat.S_IWUSR:
                 status = os.stat(path)  # noqa: PTH116 - a bare string
                 if stat.S_ISREG(status.st_mode):
-                    yield status.st_dev, status.st_ino
+                    writing.add((status.st_dev, status.st_ino))
         except OSError:
             continue
+    return writing
+
+
+def is_open(artifact: Artifact, writing: Set[Identity]) -> bool:
+    """Whether one of its files is among those that are open for writing."""
+    return not writing.isdisjoint(part.fingerprint[:2] for part in (artifact, *artifact.files))
 
 
 def is_marked_complete(artifact: Artifact) -> bool:

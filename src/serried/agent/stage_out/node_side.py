@@ -57,9 +57,8 @@ class StageOut:
         self._progress = (0, 0.0)
         """The number of copied bytes, and since when it has not changed."""
         self._watch: Optional[Timer] = None
-        watched = [
-            pattern for pattern in work.plan.watch_patterns if folder.has_disk or not pattern.startswith(IN_CHECKPOINTS)
-        ]
+        patterns = work.plan.watch_patterns
+        watched = [pattern for pattern in patterns if folder.has_disk or not pattern.startswith(IN_CHECKPOINTS)]
         self._has_results = bool(work.plan.result_patterns) and folder.has_disk
         self._has_checkpoints = any(pattern.startswith(IN_CHECKPOINTS) for pattern in watched)
         self._is_local = self._has_results or any(pattern[0] in "{$" for pattern in watched)

@@ -69,22 +69,18 @@ class Throttle:
             prioritise(BEST_EFFORT)
         with self._lock:
             self.bytes_moved += count
-        self._wait(count)
+        if self._bandwidth is not None:
+            with self._lock:
+                now = time.monotonic()
+                self._debt = max(0.0, self._debt - (now - self._updated_at)) + count / self._bandwidth
+                self._updated_at = now
+        # In short sleeps: `set_urgent` ends the wait.
+        while self._bandwidth is not None and (left := self._debt - (time.monotonic() - self._updated_at)) > 0:
+            time.sleep(min(LONGEST_SLEEP, left))
         if self.ends_at is not None and time.monotonic() > self.ends_at:
             raise OutOfTimeError
         if urgent_before is not None and self.urgent_requests > urgent_before:
             raise InterruptedByUrgentError
-
-    def _wait(self, count: int) -> None:
-        """Wait until the copied bytes are within the bandwidth, in short sleeps: `set_urgent` ends the wait."""
-        if self._bandwidth is None:
-            return
-        with self._lock:
-            now = time.monotonic()
-            self._debt = max(0.0, self._debt - (now - self._updated_at)) + count / self._bandwidth
-            self._updated_at = now
-        while self._bandwidth is not None and time.monotonic() - self._updated_at < self._debt:
-            time.sleep(min(LONGEST_SLEEP, max(0.0, self._debt - (time.monotonic() - self._updated_at))))
 
 
 def prioritise(value: int) -> None:
@@ -147,12 +143,18 @@ class StageOutLedger:
         self._path = work.directory.attempt(work.number).copies(node)
         files.make_directory(self._path.parent, work.directory_mode)
         self._entries: Dict[str, LedgerEntry] = {}
+        recorded = LedgerEntry._fields[:-1]
         for number in (number for number in files.numbers(work.directory.attempts) if number <= work.number):
             for facts in files.read_journal(work.directory.attempt(number).copies(node)):
-                self._apply(facts, number)
+                key = f"{facts.get('kind')}/{facts.get('name')}"
+                if facts.get("gone"):
+                    self._entries.pop(key, None)
+                elif {*recorded} <= facts.keys():
+                    self._entries[key] = LedgerEntry(attempt=number, **{name: facts[name] for name in recorded})
         self._file = -1
         self._lock = threading.Lock()
-        self._is_torn = not _ends_with_newline(self._path)
+        self._is_torn = self._path.exists()
+        """The last line may be incomplete, also after a crash."""
 
     def get(self, kind: str, name: str) -> Optional[LedgerEntry]:
         return self._entries.get(f"{kind}/{name}")
@@ -182,24 +184,6 @@ class StageOutLedger:
             if os.write(self._file, line) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
             self._is_torn = False
-
-    def _apply(self, facts: Dict[str, Any], attempt: int) -> None:
-        key = f"{facts.get('kind')}/{facts.get('name')}"
-        recorded = LedgerEntry._fields[:-1]
-        if facts.get("gone"):
-            self._entries.pop(key, None)
-        elif {*recorded} <= facts.keys():
-            self._entries[key] = LedgerEntry(attempt=attempt, **{name: facts[name] for name in recorded})
-
-
-def _ends_with_newline(path: Path) -> bool:
-    """False if a crash has torn the last line."""
-    try:
-        with path.open("rb") as file:
-            file.seek(-1, os.SEEK_END)
-            return file.read(1) == b"\n"
-    except OSError:
-        return True
 
 
 class TargetFilesystem:
@@ -286,9 +270,8 @@ class Publisher:
     def prune(self, pattern: str, keep: int) -> None:
         """Delete this node's copies of a pattern's checkpoints, except the newest `keep`."""
         root = self._roots[CHECKPOINTS]
-        entries = [
-            entry for entry in self._checkpoint_entries() if entry.pattern == pattern and entry.is_unchanged_in(root)
-        ]
+        entries = [entry for entry in self._checkpoint_entries() if entry.pattern == pattern]
+        entries = [entry for entry in entries if entry.is_unchanged_in(root)]
         for entry in sorted(entries, key=lambda entry: entry.stamp, reverse=True)[keep:]:
             if entry.is_folder:
                 self._prune_folder(root, entry)
@@ -396,16 +379,15 @@ class Publisher:
         Several nodes may write one checkpoint's folder together.
         """
         root = self._roots[kind]
-        parts = [
-            part._replace(name=f"{artifact.name}/{part.path[len(artifact.path) + 1 :]}") for part in artifact.files
-        ]
+        above = len(artifact.path) + 1
+        parts = [part._replace(name=f"{artifact.name}/{part.path[above:]}") for part in artifact.files]
         parts.sort(key=lambda part: part.path.endswith(f"/{checkpoints.COMPLETE}"))
         is_new = not (root / artifact.name).exists()
         if is_new or self._owns_all(root, artifact.name):
             with copy.temporary_path(self._temporary) as path:
                 stamps = []
                 for part in parts:
-                    below = part.name[len(artifact.name) + 1 :]
+                    below = part.path[above:]
                     copy.make_directories(path, below.rpartition("/")[0], self.work.directory_mode)
                     stamp = self._link_existing(kind, part, path / below)
                     stamps.append(stamp or self._copy(part, path / below, urgent_before))
@@ -460,19 +442,9 @@ class Publisher:
     def _record(
         self, kind: str, artifact: Artifact, at: str, stamp: int, *, before: int = 0, is_folder: bool = False
     ) -> None:
-        entry = LedgerEntry(
-            kind=kind,
-            name=artifact.name,
-            at=at,
-            size=artifact.size,
-            changed=artifact.mtime_ns,
-            stamp=stamp,
-            before=before,
-            is_folder=is_folder,
-            pattern=artifact.pattern,
-            attempt=self.work.number,
-        )
-        self._ledger.record(entry)
+        name, size, changed, pattern = artifact.name, artifact.size, artifact.mtime_ns, artifact.pattern
+        attempt = self.work.number
+        self._ledger.record(LedgerEntry(kind, name, at, size, changed, stamp, before, is_folder, pattern, attempt))
 
     def _checkpoint_entries(self) -> Iterator[LedgerEntry]:
         """Without the logs beside checkpoints."""

@@ -20,7 +20,7 @@ from serried.agent import helper_process
 from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.node_disk.folder import JOBS, SCRATCH, discard, remove_empty_room
 from serried.agent.stage_out import completeness, publish
-from serried.agent.stage_out.completeness import Artifact
+from serried.agent.stage_out.completeness import Artifact, is_append_only_text
 from serried.agent.stage_out.publish import ChangedError, OutOfTimeError, Publisher
 from serried.base import copy, files, locks
 from serried.base.tree import Crew
@@ -138,12 +138,9 @@ class SyncLoop:
         if not artifacts:
             self._warn_if_unmatched()
         writing = completeness.open_for_writing() if artifacts else set()
-        quiet = [
-            artifact
-            for artifact in artifacts
-            if artifact.fingerprint[:2] not in writing or completeness.is_append_only_text(artifact)
-        ]
-        return [artifact.name for artifact, problem in self._copy_results(quiet, urgent_before) if problem is COPIED]
+        growing = [artifact for artifact in artifacts if completeness.is_open(artifact, writing)]
+        ready = [artifact for artifact in artifacts if artifact not in growing or is_append_only_text(artifact)]
+        return [artifact.name for artifact, problem in self._copy_results(ready, urgent_before) if problem is COPIED]
 
     def finish(self, *, trusted: bool, all_trusted: bool) -> Dict[str, Any]:
         """Copy everything that is left, and retry while there is time. Returns a summary of what is missing.
@@ -300,27 +297,19 @@ class SyncLoop:
         kept: Set[str] = set()
         surplus: List[Artifact] = []
         for root in self._roots:
-            if root.pattern.startswith(checkpoints.LOCAL):
-                artifacts = [artifact for artifact in self._find(root) if not _is_log(artifact)]
-                removable = self._removable(artifacts)[self._keep_local :]
-                kept.update(artifact.source for artifact in artifacts if artifact not in removable)
-                surplus += removable
+            if not root.pattern.startswith(checkpoints.LOCAL):
+                continue
+            published, removable = 0, []
+            artifacts = [artifact for artifact in self._find(root) if not _is_log(artifact)]
+            for artifact in artifacts:
+                is_published = self._publisher.is_still_published(CHECKPOINTS, artifact)
+                if is_published or published >= self._keep:  # pruning would delete a copy of the latter at once
+                    removable.append(artifact)
+                published += is_published
+            kept.update(artifact.source for artifact in artifacts if artifact not in removable[self._keep_local :])
+            surplus += removable[self._keep_local :]
         with self._reporting_removal():
             _remove(surplus, kept)
-
-    def _removable(self, artifacts: Sequence[Artifact]) -> List[Artifact]:
-        """Of one pattern's checkpoints, the newest first, those that are published or older than `keep` published ones.
-
-        Pruning would delete the copies of the latter at once.
-        """
-        published = 0
-        removable = []
-        for artifact in artifacts:
-            is_published = self._publisher.is_still_published(CHECKPOINTS, artifact)
-            if is_published or published >= self._keep:
-                removable.append(artifact)
-            published += is_published
-        return removable
 
     @contextlib.contextmanager
     def _reporting_removal(self) -> Iterator[None]:
@@ -358,7 +347,7 @@ def _remove(artifacts: Sequence[Artifact], kept: Set[str]) -> None:
     wanted = {*kept, *map(os.path.realpath, kept)}
     for artifact in artifacts:
         is_wanted = artifact.source in wanted or os.path.realpath(artifact.source) in wanted
-        if is_wanted or not writing.isdisjoint(part.fingerprint[:2] for part in (artifact, *artifact.files)):
+        if is_wanted or completeness.is_open(artifact, writing):
             continue
         if artifact.kind == "folder":
             with copy.temporary_path(Path(artifact.source).parent) as renamed:  # half a folder is not a checkpoint
@@ -373,15 +362,10 @@ def _summary(missing: Missing) -> List[Dict[str, Any]]:
     for kind in (CHECKPOINTS, RESULTS):
         failures = [failure for (missing_kind, _), failure in missing.items() if missing_kind == kind]
         if failures:
-            summaries.append(
-                {
-                    "kind": kind,
-                    "files": sum(max(1, len(artifact.files)) for artifact, _ in failures),
-                    "bytes": sum(artifact.size for artifact, _ in failures),
-                    "names": [artifact.name for artifact, _ in failures[:MOST_NAMES]],
-                    "problem": failures[0][1],
-                }
-            )
+            files = sum(max(1, len(artifact.files)) for artifact, _ in failures)
+            size = sum(artifact.size for artifact, _ in failures)
+            names = [artifact.name for artifact, _ in failures[:MOST_NAMES]]
+            summaries.append({"kind": kind, "files": files, "bytes": size, "names": names, "problem": failures[0][1]})
     return summaries
 
 
@@ -420,12 +404,10 @@ class AgentRequests:
             if message["do"] == ToHelper.FINISH:
                 self.finish = message
             if message.get("seconds") is not None:
-                self._limit(time.monotonic() + float(message["seconds"]))
+                ends_at = time.monotonic() + float(message["seconds"])
+                self._throttle.ends_at = min(ends_at, self._throttle.ends_at or ends_at)
             self._received.set()
         os._exit(0)  # the agent ended, and only it knew how the ranks ended
-
-    def _limit(self, ends_at: float) -> None:
-        self._throttle.ends_at = ends_at if self._throttle.ends_at is None else min(ends_at, self._throttle.ends_at)
 
 
 class StageOutWorker:
@@ -439,7 +421,7 @@ class StageOutWorker:
         self._throttle = publish.Throttle(sync.bandwidth)
         results = str(local / RESULTS) if local and data.results else ""
         self._roots = watch_roots(work, node, local, scratch)
-        self._sync_loop = SyncLoop(Publisher(work, node, self._throttle), self._roots, results, self._send_problem)
+        self._sync_loop = SyncLoop(Publisher(work, node, self._throttle), self._roots, results, self._report)
         self._requests = AgentRequests(agent, self._throttle)
 
     def run(self) -> None:
@@ -457,41 +439,31 @@ class StageOutWorker:
                     next_sync = began + self._sync_every
             if began >= next_results and not urgent:
                 next_results = began + self._results_every
-                self._sync_results()
-            self._requests.wait(self._pause(poll_seconds, urgent=urgent))
+                with contextlib.suppress(publish.InterruptedByUrgentError, publish.OutOfTimeError):
+                    if copied := self._sync_loop.sync_results():
+                        self._agent.send(event=FromStageOut.COPIED, kind="results", names=copied[:3], **self._totals())
+            # Polls are rare if they are slow. The time for copies does not count: the next file already waits.
+            pause = max(min(POLL_SECONDS, self._sync_every, self._results_every), poll_seconds * POLL_SHARE)
+            self._requests.wait(URGENT_POLL_SECONDS if urgent else pause)
         self._finish(**{name: bool(self._requests.finish[name]) for name in ("trusted", "all_trusted")})
-
-    def _pause(self, poll_seconds: float, *, urgent: bool) -> float:
-        """Polls are rare if they are slow. The time for copies does not count: the next file already waits."""
-        if urgent:
-            return URGENT_POLL_SECONDS
-        return max(min(POLL_SECONDS, self._sync_every, self._results_every), poll_seconds * POLL_SHARE)
-
-    def _sync_results(self) -> None:
-        try:
-            copied = self._sync_loop.sync_results()
-        except (publish.InterruptedByUrgentError, publish.OutOfTimeError):
-            return
-        if copied:
-            self._agent.send(event=FromStageOut.COPIED, kind="results", names=copied[:3], **self._totals())
 
     def _finish(self, *, trusted: bool, all_trusted: bool) -> None:
         began = time.monotonic()
-        threading.Thread(target=self._send_progress, daemon=True).start()
-        summary = self._sync_loop.finish(trusted=trusted, all_trusted=all_trusted)
-        self._agent.send(
-            event=FromStageOut.FINISHED, seconds=round(time.monotonic() - began, 1), **summary, **self._totals()
-        )
 
-    def _send_progress(self) -> None:
-        while True:
-            time.sleep(PROGRESS_SECONDS)
-            self._agent.send(event=FromStageOut.PROGRESS, moved=self._throttle.bytes_moved, **self._totals())
+        def send_progress() -> None:
+            while True:
+                time.sleep(PROGRESS_SECONDS)
+                self._agent.send(event=FromStageOut.PROGRESS, moved=self._throttle.bytes_moved, **self._totals())
+
+        threading.Thread(target=send_progress, daemon=True).start()
+        summary = self._sync_loop.finish(trusted=trusted, all_trusted=all_trusted)
+        seconds = round(time.monotonic() - began, 1)
+        self._agent.send(event=FromStageOut.FINISHED, seconds=seconds, **summary, **self._totals())
 
     def _totals(self) -> Dict[str, Any]:
         return {"files": self._sync_loop.files, "bytes": self._sync_loop.bytes}
 
-    def _send_problem(self, message: str) -> None:
+    def _report(self, message: str) -> None:
         self._agent.send(event=FromStageOut.PROBLEM, message=message)
 
 
@@ -546,18 +518,14 @@ def _recover(work: Attempt, node: int, folder: Path) -> Dict[str, Any]:
         missing, torn = summary["missing"], summary["torn"]
         problem: Optional[str] = missing[0]["problem"] if missing else next(iter(problems), None)
         if problem is None and not torn:  # torn checkpoints stay, for a user to examine
-            base = _base_directory(folder)
+            # The room of the folder, if it is in one: its trash can take the folder in one step.
+            base = folder.parent.parent if folder.parent.name == JOBS else None
             discard(base, folder, time.monotonic() + REMOVE_SECONDS)
             locks.lock_of(folder).unlink(missing_ok=True)
             if base is not None:
                 remove_empty_room(base)
-        return {
-            "files": sync_loop.files,
-            "bytes": sync_loop.bytes,
-            "missing": missing,
-            "torn": torn,
-            "problem": problem,
-        }
+        totals = {"files": sync_loop.files, "bytes": sync_loop.bytes}
+        return {**totals, "missing": missing, "torn": torn, "problem": problem}
     finally:
         os.close(held)
 
@@ -569,8 +537,3 @@ def _ranks_exited_by_themselves(work: Attempt, node: int) -> bool:
     started = {event["rank"] for event in events if event["event"] == JournalEvent.STARTED}
     all_ended_well = all(exit_.exit_code in (0, names.EXIT_SAVED) for exit_ in exits)
     return all_ended_well and started <= {exit_.rank for exit_ in exits}
-
-
-def _base_directory(folder: Path) -> Optional[Path]:
-    """The room of the folder, whose trash can take it in one step; None if it is not in a room."""
-    return folder.parent.parent if folder.parent.name == JOBS else None
