@@ -14,11 +14,8 @@ def test_a_command_typed_in_a_subfolder_runs_there_and_an_experiment_at_the_top(
     (folder / "sub" / "folder").mkdir(parents=True)
     bare = resolve(folder / "sub" / "folder", command=BARE)
     named = resolve(folder / "sub" / "folder", name="a")
-    assert (bare.project.directory, bare.experiment.workdir, bare.project.file) == (
-        str(folder),
-        "sub/folder",
-        "../../serried.toml",
-    )
+    expected = (str(folder), "sub/folder", "../../serried.toml")
+    assert (bare.project.directory, bare.experiment.workdir, bare.project.file) == expected
     assert (named.project.directory, named.experiment.workdir) == (str(folder), ".")
 
 

@@ -47,11 +47,8 @@ def test_settings_are_merged_by_name_and_keep_their_types(folder: Path):
         "amp": True,
     }
     places = {key.removeprefix("config."): str(at) for key, at in found.origins.items() if key.startswith("config.")}
-    assert (places["lr"], places["model.width"], places["workers"]) == (
-        "serried.toml:9",
-        "command line",
-        "serried.toml:18",
-    )
+    expected = ("serried.toml:9", "command line", "serried.toml:18")
+    assert (places["lr"], places["model.width"], places["workers"]) == expected
 
 
 def test_a_value_displaces_a_table_and_a_table_a_value(folder: Path):

@@ -17,12 +17,8 @@ from serried.schema.plan import Data
 
 def test_a_command_needs_no_file_at_all(folder: Path):
     found = resolve(folder, command=BARE)
-    assert (found.project.name, found.project.file, found.experiment.name, found.experiment.command) == (
-        "project",
-        None,
-        "train",
-        BARE,
-    )
+    expected = ("project", None, "train", BARE)
+    assert (found.project.name, found.project.file, found.experiment.name, found.experiment.command) == expected
 
 
 def test_the_only_experiment_needs_no_name(folder: Path):
@@ -145,13 +141,8 @@ qos = "long"
 def test_an_experiment_inherits_and_overrides_scalars_lists_and_names_of_tables(folder: Path):
     found = resolve(folder, f"{LAYERS}\n[clusters.local]\nignores = []", resources__time="2h")
     resources = found.experiment.resources
-    assert (resources.nodes, resources.constraint, resources.time, resources.cpus, resources.qos) == (
-        3,
-        ("c",),
-        7200,
-        3,
-        "long",
-    )
+    expected = (3, ("c",), 7200, 3, "long")
+    assert (resources.nodes, resources.constraint, resources.time, resources.cpus, resources.qos) == expected
     assert found.experiment.environment.planned.env == {"A": "defaults", "B": "experiment"}
 
 
@@ -331,12 +322,7 @@ def test_a_folder_of_modulefiles_is_the_projects(folder: Path, monkeypatch: pyte
 command = 'a'
 environment.modules = ["use modules", "use $GROUP/its own", "cuda/12", "unload gcc", "use"]
 """
-    assert resolve(folder, text).experiment.environment.planned.modules == (
-        f"use {folder}/modules",
-        "use /group/its own",
-        "cuda/12",
-        "unload gcc",
-        "use",
-    )
+    expected = (f"use {folder}/modules", "use /group/its own", "cuda/12", "unload gcc", "use")
+    assert resolve(folder, text).experiment.environment.planned.modules == expected
     nowhere = text.replace("$GROUP", "$NOWHERE")
     assert refusal(folder, nowhere)[0].endswith("`environment.modules` names `$NOWHERE`, which is not set here")

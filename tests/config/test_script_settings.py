@@ -52,11 +52,7 @@ def test_defaults_that_a_script_cannot_follow_are_left_out_with_a_note(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ('"\'a"', "`script` has a quote that is never closed"),
-        ('[""]', "`script` names no file"),
-    ],
+    ("value", "message"), [('"\'a"', "`script` has a quote that is never closed"), ('[""]', "`script` names no file")]
 )
 def test_a_script_that_names_no_file_is_refused_with_its_line(tmp_path: Path, value: str, message: str):
     refused, _ = refusal(tmp_path, f"[experiments.train]\nscript = {value}\n")

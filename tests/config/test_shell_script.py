@@ -47,14 +47,8 @@ def places(command):
 
 def test_commands_have_their_operators_and_places():
     text = "a 1 \\\n  2 # it's\n\nb && c || d | e > f 2>&1; g &\n"
-    assert read(text) == [
-        r" '\n' a 1 2 '\n'",
-        r" '\n' b '&&'",
-        r" '&&' c '||'",
-        r" '||' d '|'",
-        r" '|' e ';'",
-        r" ';' g '&'",
-    ]
+    expected = [r" '\n' a 1 2 '\n'", r" '\n' b '&&'", r" '&&' c '||'", r" '||' d '|'", r" '|' e ';'", r" ';' g '&'"]
+    assert read(text) == expected
     a, *_, g = commands(text)
     assert (text[a.start : a.end], text[g.start : g.end]) == ("a 1 \\\n  2", "g")
     assert [text[at : at + 1] for at in a.places] == ["a", "1", "2"]
@@ -91,11 +85,8 @@ def test_a_command_is_found_in_its_block(text: str, expected: list[str]):
 def test_a_block_knows_where_it_ends_what_follows_it_and_its_name():
     text = "f() {\n  a\n}\nwhile b; do c; done > log &\nif x; then y; elif z; then w; fi"
     blocks = [each for each in commands(text) if each.kind]
-    assert [(each.kind, each.name, each.after, each.conditions) for each in blocks] == [
-        ("{", "f", "\n", set()),
-        ("while", "", "&", {0}),
-        ("if", "", "\n", {0, 2}),
-    ]
+    expected = [("{", "f", "\n", set()), ("while", "", "&", {0}), ("if", "", "\n", {0, 2})]
+    assert [(each.kind, each.name, each.after, each.conditions) for each in blocks] == expected
     assert text[blocks[0].start : blocks[0].end] == "f() {\n  a\n}"
     assert text[blocks[1].start : blocks[1].end] == "while b; do c; done > log"
 

@@ -17,11 +17,8 @@ def test_a_root_under_home_is_noted_on_a_cluster_and_a_matter_of_course_in_a_lab
     monkeypatch.delenv("USER", raising=False)
     home = os.environ["HOME"]
     found = resolve(folder, command=BARE, resources__ranks=1)
-    assert (found.cluster.site.root, found.warnings, [note.split(",")[0] for note in found.notes]) == (
-        f"{home}/serried",
-        (),
-        [f"run directories go to `{home}/serried`"],
-    )
+    expected = (f"{home}/serried", (), [f"run directories go to `{home}/serried`"])
+    assert (found.cluster.site.root, found.warnings, [note.split(",")[0] for note in found.notes]) == expected
 
     (folder / "lab.json").write_text("{}")
     monkeypatch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
@@ -34,11 +31,8 @@ def test_run_directories_go_to_scratch_on_a_cluster(folder: Path, monkeypatch: p
     fake_slurm(folder, monkeypatch)
     monkeypatch.setenv(variable, "/lustre/ada")
     found = resolve(folder, command=BARE, resources__ranks=1)
-    assert (found.cluster.site.root, str(found.origins["cluster.root"]), found.warnings) == (
-        "/lustre/ada/serried",
-        variable,
-        (),
-    )
+    expected = ("/lustre/ada/serried", variable, ())
+    assert (found.cluster.site.root, str(found.origins["cluster.root"]), found.warnings) == expected
 
 
 def test_run_directories_go_to_the_users_data_at_home(folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -76,12 +70,8 @@ def test_a_job_without_gpus_is_no_surprise_where_slurm_did_not_answer(folder: Pa
 def test_slurm_is_asked_for_its_partitions_once(folder: Path, monkeypatch: pytest.MonkeyPatch):
     fake_slurm(folder, monkeypatch, "gpu*|1-00:00:00|gpu:v100:4(S:0-1)\ncpu|2:00:00|(null)")
     cluster = resolve(folder, command=BARE).cluster
-    assert (cluster.name, cluster.gpus_per_node, cluster.gpu_types, cluster.default_partition) == (
-        "slurm",
-        4,
-        ("v100",),
-        "gpu",
-    )
+    expected = ("slurm", 4, ("v100",), "gpu")
+    assert (cluster.name, cluster.gpus_per_node, cluster.gpu_types, cluster.default_partition) == expected
     assert {name: (p.time, p.gpus) for name, p in cluster.partitions.items()} == {"gpu": (86400, 4), "cpu": (7200, 0)}
 
 

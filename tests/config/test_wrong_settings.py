@@ -99,12 +99,7 @@ def test_set_reaches_every_setting(folder: Path):
         found.experiment.limit.grace_seconds,
         found.cluster.site.kill_wait_seconds,
         found.experiment.seed,
-    ) == (
-        False,
-        60,
-        5,
-        7,
-    )
+    ) == (False, 60, 5, 7)
 
 
 @pytest.mark.parametrize("key", ["", "resources.", "resources..nodes", "a b"])

@@ -42,12 +42,12 @@ def test_a_job_that_has_saved_as_its_limit_came_is_run_again(machine, ending, st
     assert (task.standing.state, task.standing.restarts) == (state, 1 if ending == "limit" else 0)
 
 
-def test_a_job_knows_when_its_limit_comes(machine):
-    plan = machine.plan("echo $SERRIED_JOB_END >end; touch done; sleep 600", time_seconds=3600)
+def test_a_job_knows_when_its_limit_comes_and_without_gpus_sees_none(machine):
+    plan = machine.plan('echo $SERRIED_JOB_END >end; echo "[$CUDA_VISIBLE_DEVICES]" >gpus', time_seconds=3600)
     before = time.time()
-    machine.submit(plan)
-    machine.wait_until((Path(plan.directory) / "done").exists)
+    machine.await_end(machine.submit(plan))
     assert before + 3600 <= float((Path(plan.directory) / "end").read_text()) <= time.time() + 3600
+    assert (Path(plan.directory) / "gpus").read_text() == "[]\n"
 
 
 def test_the_command_says_what_is_asked_for():
@@ -135,12 +135,6 @@ def test_a_job_keeps_to_the_gpus_that_the_user_left_visible(machine, monkeypatch
     assert (Path(plan.directory) / "gpus").read_text() == "3\n"
 
 
-def test_a_job_without_gpus_sees_none(machine):
-    plan = machine.plan('echo "[$CUDA_VISIBLE_DEVICES]" > gpus')
-    machine.await_end(machine.submit(plan))
-    assert (Path(plan.directory) / "gpus").read_text() == "[]\n"
-
-
 def test_more_gpus_than_the_machine_has_are_refused_and_leave_no_job(machine):
     with pytest.raises(SubmissionRefused, match="this machine has 4 GPUs; the job needs 5"):
         machine.submit(machine.plan("true", gpus=5))
@@ -158,23 +152,11 @@ def test_a_job_that_asks_to_be_run_again_is_with_the_count_of_restarts(machine):
     assert ((Path(plan.directory) / "counts").read_text(), found.restarts) == ("0\n1\n2\n", 2)
 
 
-def test_85_without_leave_to_restart_is_a_failure(machine):
-    found = machine.await_state(machine.submit(machine.plan("exit 85")), names.FAILED)
-    assert found.exit_code == 85
-
-
-def test_85_of_a_run_whose_end_is_written_is_a_failure(machine):
-    plan = machine.plan("echo '{}' > exit.json; exit 85")
-    found = machine.await_state(machine.submit(plan._replace(limit=Limit(restarts=5))), names.FAILED)
-    assert (found.exit_code, found.restarts) == (85, 0)
-
-
-def test_a_cancelled_job_that_asks_to_be_run_again_is_not(machine):
-    plan = machine.plan("trap 'exit 85' TERM; touch up; sleep 600 & wait")
-    job = machine.submit(plan._replace(limit=Limit(restarts=5)))
-    machine.wait_until((Path(plan.directory) / "up").exists)
-    machine.local.cancel([job])
-    assert machine.await_state(job, names.CANCELLED).restarts == 0
+@pytest.mark.parametrize(("script", "restarts"), [("exit 85", 0), ("echo '{}' > exit.json; exit 85", 5)])
+def test_85_without_leave_to_restart_or_with_its_end_written_is_a_failure(machine, script, restarts):
+    job = machine.submit(machine.plan(script)._replace(limit=Limit(restarts=restarts)))
+    failed = machine.await_state(job, names.FAILED)
+    assert (failed.exit_code, failed.restarts) == (85, 0)
 
 
 def test_ids_do_not_come_back_after_the_folder_was_emptied(tmp_path):

@@ -22,24 +22,25 @@ def test_the_folder_is_private(monkeypatch, tmp_path):
     assert jobs.root().stat().st_mode & 0o777 == 0o700
 
 
-def test_a_folder_that_others_can_write_to_is_refused(folder):
+def others_can_write(folder):
     folder.mkdir()
     folder.chmod(0o777)
-    with pytest.raises(UsageError, match="only you can write to"):
-        jobs.root()
 
 
-def test_a_link_in_place_of_the_folder_is_refused(folder):
+def is_a_link(folder):
     (folder.parent / "mine").mkdir()
     folder.symlink_to(folder.parent / "mine")
-    with pytest.raises(UsageError, match="only you can write to"):
-        jobs.root()
 
 
-def test_a_file_in_place_of_the_folder_or_of_one_above_is_refused(monkeypatch, folder):
-    folder.touch()
+@pytest.mark.parametrize("prepare", [others_can_write, is_a_link, Path.touch])
+def test_a_folder_that_is_not_the_users_alone_is_refused(folder, prepare):
+    prepare(folder)
     with pytest.raises(UsageError, match=f"`{folder}` is not a folder that only you can write to"):
         jobs.root()
+
+
+def test_a_file_in_place_of_the_folder_above_is_refused(monkeypatch, folder):
+    folder.touch()
     monkeypatch.setenv("SERRIED_LOCAL_DIR", str(folder / "below"))
     with pytest.raises(UsageError, match=f"`{folder}/below` is not a folder that only you can write to"):
         jobs.root()

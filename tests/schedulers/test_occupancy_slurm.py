@@ -166,16 +166,7 @@ def test_the_gpus_of_a_job_are_those_that_slurm_counts_or_those_that_it_requests
 JOB = "7|N/A|PENDING|ada|gpu|100|1|4|1|cpu=4|N/A|N/A|N/A|1:00:00|N/A|N/A|Priority"
 
 
-@for_each(
-    "row",
-    [
-        "sinfo: error: something",
-        JOB.rpartition("|")[0],
-        JOB + "|a field more",
-        "",
-        "\x00\x01",
-    ],
-)
+@for_each("row", ["sinfo: error: something", JOB.rpartition("|")[0], JOB + "|a field more", "", "\x00\x01"])
 def test_a_line_that_is_cut_or_foreign_is_dropped(row: str):
     found = cluster.read_occupancy({"sinfo": lines(row), "squeue": lines(row, JOB)}, "ada")
     assert ([job.id for job in found.jobs], found.nodes) == (["7"], ())

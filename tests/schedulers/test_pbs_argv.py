@@ -76,12 +76,8 @@ def test_everything_that_can_be_asked_for_is_on_argv():
 def test_further_resources_stand_beside_select():
     plan = plan_with(nodes=2, extra=("-l", "filesystems=home:eagle", "-lstorage=gdata/x+scratch/y", "-W", "x=y"))
 
-    assert after(plan, "-l") == [
-        "select=2:ncpus=2:mpiprocs=1",
-        "place=scatter",
-        "walltime=1:00:00",
-        "filesystems=home:eagle",
-    ]
+    expected = ["select=2:ncpus=2:mpiprocs=1", "place=scatter", "walltime=1:00:00", "filesystems=home:eagle"]
+    assert after(plan, "-l") == expected
     assert argv(plan)[argv(plan).index("-lstorage=gdata/x+scratch/y") :][:4] == [
         *("-lstorage=gdata/x+scratch/y", "-W", "x=y"),
         "--",
@@ -119,11 +115,7 @@ def test_the_environment_is_in_a_private_file_and_not_on_argv():
 
 @for_each(
     ("allocation", "place"),
-    [
-        ({"gpus": 2}, "scatter"),
-        ({"gpus": 2, "exclusive": True}, "scatter:excl"),
-        ({"memory_mb": 0}, "scatter:excl"),
-    ],
+    [({"gpus": 2}, "scatter"), ({"gpus": 2, "exclusive": True}, "scatter:excl"), ({"memory_mb": 0}, "scatter:excl")],
 )
 def test_nodes_are_shared_unless_the_plan_takes_them_or_their_memory_whole(allocation, place):
     assert f"place={place}" in after(plan_with(**allocation), "-l")

@@ -11,6 +11,12 @@ from serried.schedulers.pbs import directives
 SIMPLE = {"resources.nodes": 1, "resources.gpus": 0, "resources.ranks": 1}
 
 
+def with_simple(settings):
+    """Keys without a table are those of `resources`; None takes one away."""
+    named = {key if "." in key else f"resources.{key}": value for key, value in settings.items()}
+    return {key: value for key, value in (SIMPLE | named).items() if value is not None}
+
+
 def read(*lines) -> Directives:
     return directives.read("\n".join(["#!/bin/bash", *lines, "mpirun true", ""]), file="train.pbs")
 
@@ -53,11 +59,7 @@ def test_words(lines, expected):
 @pytest.mark.parametrize(
     ("line", "message", "hint"),
     [
-        (
-            "#PBS -l walltime=0:2:0   # comment",
-            "qsub has no use for the word `#`",
-            "a comment needs a line of its own",
-        ),
+        ("#PBS -l walltime=0:2:0   # comment", "qsub has no use for the word `#`", "a comment needs a line of its own"),
         ("#PBS -q gpu two", "qsub has no use for the word `two`", "options begin with a dash"),
         ("#PBS -N 'a", "qsub finds an unmatched quote", "close the quote on the same line"),
         ("#PBS -q", "`-q` needs a value", None),
@@ -91,76 +93,55 @@ def test_what_qsub_refuses_is_refused_with_the_line(line, message, hint):
         (
             "-l select=2:ncpus=16:mpiprocs=4:ngpus=4:mem=64gb:gpu_type=a100 -l place=scatter:excl",
             {
-                "resources.nodes": 2,
-                "resources.gpus": 4,
-                "resources.ranks": 4,
-                "resources.cpus": 4,
-                "resources.mem_per_node": "64G",
-                "resources.gpu_type": "a100",
-                "resources.exclusive": True,
+                "nodes": 2,
+                "gpus": 4,
+                "ranks": 4,
+                "cpus": 4,
+                "mem_per_node": "64G",
+                "gpu_type": "a100",
+                "exclusive": True,
             },
             JobSize(2, 8, 4, 16),
         ),
-        (
-            "-l select=2:ncpus=8:ngpus=2",
-            {"resources.nodes": 2, "resources.gpus": 2, "resources.cpus": 4},
-            JobSize(1, 2, 4, 16),
-        ),
+        ("-l select=2:ncpus=8:ngpus=2", {"nodes": 2, "gpus": 2, "cpus": 4}, JobSize(1, 2, 4, 16)),
         (
             "-l select=4:ncpus=2:mem=512mb -l place=pack",
-            {"resources.ranks": 4, "resources.cpus": 2, "resources.mem_per_node": "2G"},
+            {"ranks": 4, "cpus": 2, "mem_per_node": "2G"},
             JobSize(1, 4, 0, 8),
         ),
-        (
-            "-l select=2:system=polaris -l place=scatter",
-            {"resources.nodes": 2, "resources.constraint": ["system=polaris"]},
-            JobSize(2, 2),
-        ),
-        (
-            "-l select=ncpus=8:ompthreads=8",
-            {"resources.cpus": 8},
-            JobSize(1, 1, 0, 8),
-        ),
+        ("-l select=2:system=polaris -l place=scatter", {"nodes": 2, "constraint": ["system=polaris"]}, JobSize(2, 2)),
+        ("-l select=ncpus=8:ompthreads=8", {"cpus": 8}, JobSize(1, 1, 0, 8)),
         (
             "-l nodes=2:ppn=4:gpus=2:fast#excl -l mem=8gb",
             {
-                "resources.nodes": 2,
-                "resources.gpus": 2,
-                "resources.ranks": 4,
-                "resources.cpus": 2,
-                "resources.mem_per_node": "4G",
-                "resources.exclusive": True,
-                "resources.constraint": ["fast"],
+                "nodes": 2,
+                "gpus": 2,
+                "ranks": 4,
+                "cpus": 2,
+                "mem_per_node": "4G",
+                "exclusive": True,
+                "constraint": ["fast"],
             },
             JobSize(2, 8, 2, 4),
         ),
-        ("-l nodes=n1:ppn=2+n2:ppn=2", {"resources.nodes": 2, "resources.ranks": 2, "resources.cpus": 1}, None),
-        (
-            "-l ncpus=48,mem=190GB,ngpus=4,wd",
-            {"resources.gpus": 4, "resources.cpus": 12, "resources.mem_per_node": "190G"},
-            JobSize(1, 1, 4, 48),
-        ),
-        ("-l walltime=90", {"resources.time": "1m30s"}, None),
-        ("-l walltime=1:30", {"resources.time": "1m30s"}, None),
-        ("-l walltime=100:00:00", {"resources.time": "4d4h"}, None),
-        ("-l walltime=1:00:00:00", {"resources.time": "1d"}, None),
-        ("-l walltime=00:01:00.5", {"resources.time": "1m1s"}, None),
+        ("-l nodes=n1:ppn=2+n2:ppn=2", {"nodes": 2, "ranks": 2, "cpus": 1}, None),
+        ("-l ncpus=48,mem=190GB,ngpus=4,wd", {"gpus": 4, "cpus": 12, "mem_per_node": "190G"}, JobSize(1, 1, 4, 48)),
+        ("-l walltime=90", {"time": "1m30s"}, None),
+        ("-l walltime=1:30", {"time": "1m30s"}, None),
+        ("-l walltime=100:00:00", {"time": "4d4h"}, None),
+        ("-l walltime=1:00:00:00", {"time": "1d"}, None),
+        ("-l walltime=00:01:00.5", {"time": "1m1s"}, None),
         (
             "-A lab -q gpu -M a@b -m abe",
-            {
-                "resources.account": "lab",
-                "resources.partition": "gpu",
-                "resources.mail_user": "a@b",
-                "resources.mail_type": ["ALL"],
-            },
+            {"account": "lab", "partition": "gpu", "mail_user": "a@b", "mail_type": ["ALL"]},
             None,
         ),
-        ("-m n", {"resources.mail_type": ["NONE"]}, None),
+        ("-m n", {"mail_type": ["NONE"]}, None),
     ],
 )
 def test_settings(line, settings, size):
     result = read(f"#PBS {line}")
-    assert result.settings == SIMPLE | settings
+    assert result.settings == with_simple(settings)
     assert size is None or result.size == size
 
 
@@ -208,12 +189,8 @@ def test_export(line, expected):
 
 def test_flags_of_serried_replace_the_directives_of_the_size_as_a_whole():
     result = read("#PBS -l select=2:ncpus=4 -l place=scatter -l walltime=1:00 -l filesystems=home")
-    assert [bool({"nodes", "gpus", "exclusive"} & set(option.keys)) for option in result.options] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    expected = [True, True, False, False]
+    assert [bool({"nodes", "gpus", "exclusive"} & set(option.keys)) for option in result.options] == expected
     assert result.options[2].keys == ("time",)
 
 

@@ -208,9 +208,6 @@ def test_the_lab_s_accounts_know_what_its_queue_has_forgotten(lab_with_accountin
     wait_until(lambda: states(slurm, failed, array, f"{array}_0", f"{array}_4").keys() == {None, 0, 4})
     wait_until(lambda: set(states(slurm, failed, array).values()) == {names.FAILED, names.COMPLETED})
     found = slurm.poll([failed, array], since=start)
-    assert {key: (job.state, job.exit_code) for key, job in found.items()} == {
-        (failed, None): (names.FAILED, 3),
-        (array, 0): (names.COMPLETED, 0),
-        (array, 4): (names.FAILED, 4),
-    }
+    expected = {(failed, None): (names.FAILED, 3), (array, 0): (names.COMPLETED, 0), (array, 4): (names.FAILED, 4)}
+    assert {key: (job.state, job.exit_code) for key, job in found.items()} == expected
     assert (slurm.find("k3f9q2-1", start), slurm.find("m4g8r3-1", start)) == (failed, array)

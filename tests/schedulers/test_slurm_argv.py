@@ -245,12 +245,8 @@ def test_the_environment_keeps_the_cluster_and_loses_the_job_around_us():
         "SLURMISH": "kept",
     }
     made = commands.SCHEDULER().submission(plan_with(), "k3f9q2-1", environment)
-    assert made.environment == {
-        "PATH": "/bin",
-        "SLURM_CONF": "/etc/lab/slurm.conf",
-        "SERRIED_CLUSTER": "fir",
-        "SLURMISH": "kept",
-    }
+    expected = {"PATH": "/bin", "SLURM_CONF": "/etc/lab/slurm.conf", "SERRIED_CLUSTER": "fir", "SLURMISH": "kept"}
+    assert made.environment == expected
 
 
 @for_each(("share", "umask"), [("user", 0o077), ("group", 0o027)])

@@ -50,13 +50,7 @@ WITHOUT_ADVICE = {
         "a warning about a run that runs, with steps of its own",
     ),
     **dict.fromkeys(
-        (
-            Reason.CONNECTION_ENDED,
-            Reason.LAUNCHER_ENDED,
-            Reason.STEP_ENDED,
-            Reason.NODE_SILENT,
-            Reason.STOP_IGNORED,
-        ),
+        (Reason.CONNECTION_ENDED, Reason.LAUNCHER_ENDED, Reason.STEP_ENDED, Reason.NODE_SILENT, Reason.STOP_IGNORED),
         "in the journal of the head agent, which makes a verdict of it",
     ),
     **dict.fromkeys(

@@ -36,11 +36,8 @@ def test_the_key_comes_from_the_first_place_that_has_one(tmp_path):
         path.write_text(text)
         path.chmod(0o600)
         found = find_key(environ, project)
-        assert (found.value, found.source, found.is_exposed) == (
-            text.split()[-1].removeprefix("WANDB_API_KEY=").strip("'"),
-            str(path),
-            False,
-        )
+        expected = (text.split()[-1].removeprefix("WANDB_API_KEY=").strip("'"), str(path), False)
+        assert (found.value, found.source, found.is_exposed) == expected
     assert find_key({**environ, "WANDB_API_KEY": "of-variable"}, project).source == "WANDB_API_KEY"
     assert find_key(environ).value == "of-netrc"
     assert find_key({**environ, "WANDB_BASE_URL": "https://wandb.example.org:8080"}).value == "of-credentials"
@@ -92,11 +89,8 @@ def test_auto_is_online_with_a_key_and_a_server(listener, tmp_path):
     assert tracking.wandb_mode("auto", {**environ, "WANDB_API_KEY": "k", "WANDB_BASE_URL": "http://127.0.0.1:1"}) == (
         "offline"
     )
-    assert [tracking.wandb_mode(mode, environ) for mode in ("online", "offline", "off")] == [
-        "online",
-        "offline",
-        "disabled",
-    ]
+    expected = ["online", "offline", "disabled"]
+    assert [tracking.wandb_mode(mode, environ) for mode in ("online", "offline", "off")] == expected
 
 
 def test_variables_identify_the_run_for_every_attempt():
@@ -109,11 +103,8 @@ def test_variables_identify_the_run_for_every_attempt():
         "WANDB_RESUME": "allow",
     }
     of_each = wandb_variables(OF_RUN._replace(every_process=True), 3, "offline")
-    assert (of_each["WANDB_RUN_ID"], of_each["WANDB_NAME"], of_each["WANDB_RUN_GROUP"]) == (
-        "k3f9q2-r3",
-        "train-k3f9q2-r3",
-        "k3f9q2",
-    )
+    expected = ("k3f9q2-r3", "train-k3f9q2-r3", "k3f9q2")
+    assert (of_each["WANDB_RUN_ID"], of_each["WANDB_NAME"], of_each["WANDB_RUN_GROUP"]) == expected
     assert "WANDB_RUN_ID" not in wandb_variables(OF_RUN, None, "offline")
 
 

@@ -6,14 +6,7 @@ from hypothesis import strategies as st
 
 from serried.base.errors import ConfigError, UsageError
 from serried.sweeps import definition
-from serried.sweeps.definition import (
-    DefinitionError,
-    Metric,
-    SweepDefinition,
-    parameter,
-    read_range,
-    read_values,
-)
+from serried.sweeps.definition import DefinitionError, Metric, SweepDefinition, parameter, read_range, read_values
 from tables import for_each
 
 
@@ -29,12 +22,8 @@ def of_file(tmp_path, text):
 
 def test_a_grid_tries_all_combinations_and_the_last_parameter_changes_first():
     found = trials(parameters={"lr": {"values": [0.1, 0.01]}, "opt": {"values": ["adam", "sgd"]}})
-    assert [(trial["lr"], trial["opt"]) for trial in found] == [
-        (0.1, "adam"),
-        (0.1, "sgd"),
-        (0.01, "adam"),
-        (0.01, "sgd"),
-    ]
+    expected = [(0.1, "adam"), (0.1, "sgd"), (0.01, "adam"), (0.01, "sgd")]
+    assert [(trial["lr"], trial["opt"]) for trial in found] == expected
 
 
 def test_seeds_repeat_each_trial_in_turn():

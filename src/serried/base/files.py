@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, BinaryIO, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
@@ -225,14 +225,8 @@ def entries(path: Path) -> List[Dict[str, Any]]:
         text = read_bytes(path)
     except FileNotFoundError:
         return []
-    return list(_entries(text))
-
-
-def _entries(text: bytes) -> Iterator[Dict[str, Any]]:
-    for line in text.split(b"\n"):
-        entry = json_object(line)
-        if entry is not None and isinstance(entry.get("event", ""), str):
-            yield entry
+    objects = map(json_object, text.split(b"\n"))
+    return [entry for entry in objects if entry is not None and isinstance(entry.get("event", ""), str)]
 
 
 def json_object(text: bytes) -> Optional[Dict[str, Any]]:

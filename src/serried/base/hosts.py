@@ -19,7 +19,12 @@ _GROUP = r"\[([^\]]*)\]"
 
 def expand_hosts(text: str) -> List[str]:
     """The hosts that `text` names, in its order, zero padding kept."""
-    return [host for part in _split(text) for host in _expand_one(part)]
+    hosts: List[str] = []
+    for part in _split(text):
+        pieces = re.split(_GROUP, part)
+        choices = [_numbers(piece) if index % 2 else [piece] for index, piece in enumerate(pieces)]
+        hosts += map("".join, itertools.product(*choices))
+    return hosts
 
 
 def fold_hosts(hosts: Sequence[str]) -> str:
@@ -50,12 +55,6 @@ def _split(text: str) -> List[str]:
             start = position + 1
     parts.append(text[start:])
     return [part.strip() for part in parts if part.strip()]
-
-
-def _expand_one(part: str) -> List[str]:
-    pieces = re.split(_GROUP, part)
-    choices = [_numbers(piece) if index % 2 else [piece] for index, piece in enumerate(pieces)]
-    return ["".join(combination) for combination in itertools.product(*choices)]
 
 
 def _numbers(group: str) -> List[str]:

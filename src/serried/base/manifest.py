@@ -220,14 +220,22 @@ class _Scan:
         """Paths of the files that have several names."""
 
     def manifest(self, state: os.stat_result) -> Manifest:
+        def refuse(path: bytes, error: OSError) -> None:
+            raise UnreadableError(path, error) from None
+
         try:
             self._take(b"", state)
         except OSError as error:
             raise UnreadableError(self._top, error) from None
         if stat.S_ISDIR(state.st_mode):
-            tree.visit(self._top, self._pool, self._take, _refuse)
+            tree.visit(self._top, self._pool, self._take, refuse)
         firsts = {path: min(paths) for paths in self._shared.values() for path in paths}
-        entries = [_twin(entry, firsts) if entry.path in firsts else entry for entry in self._entries]
+        entries = [
+            ManifestEntry(entry.path, TWIN, 0, 0, 0, 0, firsts[entry.path])
+            if firsts.get(entry.path, entry.path) != entry.path
+            else entry
+            for entry in self._entries
+        ]
         return Manifest(sorted(entries), sorted(self._problems))
 
     def _take(self, path: bytes, state: os.stat_result) -> None:
@@ -248,7 +256,8 @@ class _Scan:
     def _goal(self, path: bytes) -> bytes:
         """The target of a link."""
         goal = os.readlink(self._full(path))
-        if not _leads_out(path, goal):
+        first = os.path.normpath(os.path.join(os.path.dirname(path), goal)).split(b"/")[0]
+        if not goal.startswith(b"/") and first != b"..":
             return goal
         self._problems.append(f"{path_text(path)} is a link that leads out of the tree, to {path_text(goal)}")
         is_relative = not goal.startswith(b"/")
@@ -282,20 +291,6 @@ class _Scan:
 
     def _full(self, path: bytes) -> bytes:
         return self._top + b"/" + path if path else self._top
-
-
-def _refuse(path: bytes, error: OSError) -> None:
-    raise UnreadableError(path, error) from None
-
-
-def _twin(entry: ManifestEntry, firsts: Dict[bytes, bytes]) -> ManifestEntry:
-    first = firsts[entry.path]
-    return entry if entry.path == first else ManifestEntry(entry.path, TWIN, 0, 0, 0, 0, first)
-
-
-def _leads_out(path: bytes, target: bytes) -> bool:
-    parent = os.path.dirname(path)
-    return target.startswith(b"/") or os.path.normpath(os.path.join(parent, target)).split(b"/")[0] == b".."
 
 
 def encode_path(path: str) -> bytes:

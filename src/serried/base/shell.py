@@ -23,21 +23,11 @@ from serried.base import linux
 from serried.base.errors import MissingProgramError, SerriedError
 
 PACKAGES = {
-    "sbatch": "slurm-wlm",
-    "squeue": "slurm-wlm",
-    "srun": "slurm-wlm",
-    "scancel": "slurm-wlm",
-    "scontrol": "slurm-wlm",
-    "sinfo": "slurm-wlm",
-    "slurmctld": "slurm-wlm",
-    "slurmd": "slurm-wlm",
-    "sacct": "slurm-wlm",
-    "sacctmgr": "slurm-wlm",
-    "munged": "munge",
-    "mungekey": "munge",
+    **dict.fromkeys(["sbatch", "squeue", "srun", "scancel", "scontrol", "sinfo", "sacct", "sacctmgr"], "slurm-wlm"),
+    **dict.fromkeys(["slurmctld", "slurmd"], "slurm-wlm"),
+    **dict.fromkeys(["munged", "mungekey"], "munge"),
     "slurmdbd": "slurmdbd",
-    "mariadbd": "mariadb-server",
-    "mariadb-install-db": "mariadb-server",
+    **dict.fromkeys(["mariadbd", "mariadb-install-db"], "mariadb-server"),
     "git": "git",
 }
 """The packages of Debian and Ubuntu with the programs that Serried calls."""
@@ -76,18 +66,16 @@ def which(name: str) -> str | None:
 
 def missing_program(*names: str) -> MissingProgramError:
     """The error about programs that are not installed, with a hint on how to install them."""
+    listed = ", ".join(f"`{name}`" for name in names)
+    message = f"{listed} {'is' if len(names) == 1 else 'are'} not installed, or not on PATH"
     if not set(names) <= PACKAGES.keys():  # a program of the user or of a scheduler
-        message = f"`{names[0]}` is not installed, or not on PATH"
         return MissingProgramError(message, hint="check its spelling, or use its full path")
     packages = sorted({PACKAGES[name] for name in names})
     hint = (
         f"apt-get install {' '.join(packages)} (on Debian or Ubuntu, as root); "
         f"elsewhere, install {' and '.join(packages)} with your package manager"
     )
-    if len(names) == 1:
-        return MissingProgramError(f"`{names[0]}` is not installed, or not on PATH", hint=hint)
-    listed = ", ".join(f"`{name}`" for name in names)
-    return MissingProgramError(f"{listed} are not installed, or not on PATH", hint=hint)
+    return MissingProgramError(message, hint=hint)
 
 
 def run(

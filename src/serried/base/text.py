@@ -5,7 +5,6 @@ Seconds and bytes in code; `1h30m` in files, options and JSON; ISO 8601 in UTC f
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import time
@@ -230,7 +229,10 @@ SHORTEST_PROGRESSION = 3
 
 def compress(indices: Iterable[int]) -> str:
     """The shortest-reading list that `expand` turns back into these indices, sorted."""
-    return ",".join(_spell(*progression) for progression in _progressions(sorted(set(indices))))
+    return ",".join(
+        str(first) if first == last else f"{first}-{last}" if step == 1 else f"{first}-{last}:{step}"
+        for first, last, step in _progressions(sorted(set(indices)))
+    )
 
 
 def expand(text: str) -> List[int]:
@@ -238,14 +240,12 @@ def expand(text: str) -> List[int]:
 
     Raises ValueError where it is no such list (`[1-3,...` cut short, say).
     """
-    items = text.strip("[]").partition("%")[0].split(",")
-    return list(itertools.chain.from_iterable(map(_range, items)))
-
-
-def _range(item: str) -> range:
-    span, _, step = item.partition(":")
-    first, dash, last = span.partition("-")
-    return range(int(first), int(last if dash else first) + 1, int(step or 1))
+    indices: List[int] = []
+    for item in text.strip("[]").partition("%")[0].split(","):
+        span, _, step = item.partition(":")
+        first, dash, last = span.partition("-")
+        indices += range(int(first), int(last if dash else first) + 1, int(step or 1))
+    return indices
 
 
 def _progressions(numbers: List[int]) -> Iterator[Tuple[int, int, int]]:
@@ -263,9 +263,3 @@ def _progressions(numbers: List[int]) -> Iterator[Tuple[int, int, int]]:
             end, step = position, 0
         yield numbers[position], numbers[end], step
         position = end + 1
-
-
-def _spell(first: int, last: int, step: int) -> str:
-    if first == last:
-        return str(first)
-    return f"{first}-{last}" if step == 1 else f"{first}-{last}:{step}"

@@ -206,7 +206,7 @@ def ordered(root: Path, watch: Sequence[str] = ()) -> List[Path]:
             max(ages[path] for path in (*members, *last)),
             name,
         )
-        ranks.update({path: (*main, _order(root, path), ages[path]) for path in members})
+        ranks.update({path: (*main, order_of(_relative(root, path)), ages[path]) for path in members})
         ranks.update({path: (*main, _order_of_last(root, path, members[0]), ages[path]) for path in last})
     alone = (path for path in entries if path not in ranks)
     ranks.update({path: (True, ages[path], path.name, (), 0) for path in alone})
@@ -236,10 +236,6 @@ def _is_last_of(path: Path, series: Sequence[Path]) -> bool:
     return name.endswith(path.name[matched.end() :]) and any(path.parent == member.parent for member in series)
 
 
-def _order(root: Path, path: Path) -> Tuple[float, ...]:
-    return order_of(_relative(root, path))
-
-
 def _order_of_last(root: Path, path: Path, other: Path) -> Tuple[float, ...]:
     """The order by the counters in its content, in the terms of the names beside it; without them after all others."""
     above = order_of(_relative(root, path.parent / "last"))
@@ -253,15 +249,11 @@ def _order_of_last(root: Path, path: Path, other: Path) -> Tuple[float, ...]:
 
 def _watched(root: Path, watch: Sequence[str]) -> Iterator[Path]:
     """The copies of watched checkpoints, which are below `node-N` if another node has copied the same name before."""
-    for pattern in map(_published_pattern, watch):
+    for watched in watch:
+        below = next((watched[len(prefix) :] for prefix in LOCAL if watched.startswith(prefix)), watched)
+        pattern = below[len(tree.beginning(below)) :].lstrip("/")  # copies keep their names from the first wildcard on
         for place in (pattern, f"node-*/{pattern}"):
             yield from (root / path for path, _ in tree.find(str(root), place, lambda _: None))
-
-
-def _published_pattern(watch: str) -> str:
-    """The pattern of the copies' names in the run directory: from the first wildcard on."""
-    below = next((watch[len(prefix) :] for prefix in LOCAL if watch.startswith(prefix)), watch)
-    return below[len(tree.beginning(below)) :].lstrip("/")
 
 
 def changed_within(path: Path) -> int:
@@ -332,19 +324,16 @@ def framework_of_code(code: bytes) -> Optional[str]:
 
 
 def has_all(path: Path, layout: Layout) -> bool:
-    """Whether the checkpoint has all its files, some of which may be torn."""
+    """Whether the checkpoint has all its files, some perhaps torn, and is not newer than what the pointer names."""
     content = _names(path)
-    return all(_is_any(content, group) for group in layout.needs) and not _is_ahead(path, layout.pointer)
-
-
-def _is_ahead(path: Path, pointer: str) -> bool:
-    """Whether the checkpoint is newer than the complete one that `pointer` names."""
-    try:
-        newest = (path.parent / pointer).read_text(encoding="utf-8", errors="replace") if pointer else ""
-    except OSError:
+    if not all(_is_any(content, group) for group in layout.needs):
         return False
+    try:
+        newest = (path.parent / layout.pointer).read_text(encoding="utf-8", errors="replace") if layout.pointer else ""
+    except OSError:
+        return True
     named, own = _NUMBER.findall(newest), _NUMBER.findall(path.name)
-    return bool(named and own) and int(own[-1]) > int(named[-1])
+    return not (named and own) or int(own[-1]) <= int(named[-1])
 
 
 def recognised(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
@@ -430,15 +419,11 @@ def _is_complete_folder(path: Path) -> bool:
     shards = {folder for folder, name in content if name.endswith(".distcp")}
     if any(not Path(folder, ".metadata").exists() for folder in shards):
         return False
-    files = [path for path in (Path(folder, name) for folder, name in content) if _has_content(path)]
+    states = {file: file.stat() for file in (Path(folder, name) for folder, name in content)}
+    # An empty file beside others is a mark and not a truncated file.
+    files = [file for file, state in states.items() if stat.S_ISREG(state.st_mode) and state.st_size > 0]
     is_none = all(is_no_checkpoint(file.name) for file in files)
     return not is_none and all(is_complete_file(file) is not False for file in files)
-
-
-def _has_content(path: Path) -> bool:
-    """An empty file beside others is a mark and not a truncated file."""
-    status = path.stat()
-    return stat.S_ISREG(status.st_mode) and status.st_size > 0
 
 
 def inside(path: Path) -> Iterator[Tuple[str, str]]:

@@ -36,7 +36,7 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
         return functools.partial(_object, kind)
     origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
     if origin is Any:
-        return _anything
+        return lambda value: value
     if origin in _UNIONS:
         choices = [choice for choice in inner if choice is not type(None)]
         several = next((choice for choice in choices if typing.get_origin(choice) is tuple), choices[0])
@@ -44,7 +44,8 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
     if origin is tuple:
         return functools.partial(_items, _reader(inner[0]), None if inner[-1] is Ellipsis else len(inner))
     if origin is Mapping:
-        return functools.partial(_mapping, _reader(inner[1]))
+        read = _reader(inner[1])
+        return lambda value: {name: read(item) for name, item in _plain(dict, value).items()}
     return functools.partial(_plain, (int, float) if origin is float else origin)
 
 
@@ -75,15 +76,7 @@ def _items(read: Callable[[Any], Any], length: Optional[int], value: Any) -> Any
     return items
 
 
-def _mapping(read: Callable[[Any], Any], value: Any) -> Any:
-    return {name: read(item) for name, item in _plain(dict, value).items()}
-
-
 def _plain(expected: Any, value: Any) -> Any:
     if not isinstance(value, expected):
         raise ValueError(f"{value!r:.40} is not of type {expected}")  # noqa: TRY004 - it comes from a file
-    return value
-
-
-def _anything(value: Any) -> Any:
     return value

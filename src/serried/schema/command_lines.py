@@ -22,11 +22,8 @@ def as_argument(value: Any) -> str:
     """A value as W&B passes it: text unchanged, `True`, `None` and numbers as Python, lists and tables as JSON."""
     if isinstance(value, str):
         return value
-    return str(value) if _is_simple(value) else json.dumps(value, ensure_ascii=False)
-
-
-def _is_simple(value: Any) -> bool:
-    return value is None or isinstance(value, (bool, int, float))
+    is_simple = value is None or isinstance(value, (bool, int, float))
+    return str(value) if is_simple else json.dumps(value, ensure_ascii=False)
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:

@@ -13,34 +13,22 @@ COMPLETING = "COMPLETING"
 """The job has ended. Some of its processes or nodes may still be busy, and its end is not yet known."""
 
 STATES = {
-    "PENDING": names.PENDING,
-    "CONFIGURING": names.PENDING,
-    "EXPEDITING": names.PENDING,
-    "POWER_UP_NODE": names.PENDING,
-    "REQUEUED": names.PENDING,
-    "REQUEUE_FED": names.PENDING,
-    "REQUEUE_HOLD": names.PENDING,  # until an administrator releases it
-    "RESV_DEL_HOLD": names.PENDING,
-    "SPECIAL_EXIT": names.PENDING,
-    "RUNNING": names.RUNNING,
-    COMPLETING: names.RUNNING,
-    "RESIZING": names.RUNNING,
-    "SIGNALING": names.RUNNING,
-    "STAGE_OUT": names.RUNNING,
-    "STOPPED": names.RUNNING,
-    "SUSPENDED": names.RUNNING,
-    "COMPLETED": names.COMPLETED,
-    "FAILED": names.FAILED,
-    "CANCELLED": names.CANCELLED,
-    "REVOKED": names.CANCELLED,
-    "TIMEOUT": names.TIMEOUT,
-    "DEADLINE": names.TIMEOUT,
-    "OUT_OF_MEMORY": names.OUT_OF_MEMORY,
-    "NODE_FAIL": names.NODE_FAIL,
-    "BOOT_FAIL": names.NODE_FAIL,
-    "PREEMPTED": names.PREEMPTED,
-    "LAUNCH_FAILED": names.LAUNCH_FAILED,
-    "RECONFIG_FAIL": names.LAUNCH_FAILED,
+    word: state
+    for state, words in {
+        # REQUEUE_HOLD: until an administrator releases it.
+        names.PENDING: "PENDING CONFIGURING EXPEDITING POWER_UP_NODE REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD "
+        "SPECIAL_EXIT",
+        names.RUNNING: f"RUNNING {COMPLETING} RESIZING SIGNALING STAGE_OUT STOPPED SUSPENDED",
+        names.COMPLETED: "COMPLETED",
+        names.FAILED: "FAILED",
+        names.CANCELLED: "CANCELLED REVOKED",
+        names.TIMEOUT: "TIMEOUT DEADLINE",
+        names.OUT_OF_MEMORY: "OUT_OF_MEMORY",
+        names.NODE_FAIL: "NODE_FAIL BOOT_FAIL",
+        names.PREEMPTED: "PREEMPTED",
+        names.LAUNCH_FAILED: "LAUNCH_FAILED RECONFIG_FAIL",
+    }.items()
+    for word in words.split()
 }
 """Serried's state for each word."""
 

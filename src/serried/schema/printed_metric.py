@@ -58,7 +58,7 @@ def last_value(source: str, name: str, logs: Iterable[Path], results: Path) -> O
     kind, _, rest = source.partition(":")
     if kind == FILE:
         path, _, key = rest.partition(":")
-        return _in_file(results / path, key or name)
+        return next(reversed(_all_in_file(results / path, key or name)), None)
     pattern = Pattern(rest, name)
     return next((value for log in logs for value in [_last_match(log, pattern)] if value is not None), None)
 
@@ -183,11 +183,6 @@ def number(value: Any) -> Optional[float]:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-
-
-def _in_file(path: Path, key: str) -> Optional[float]:
-    found = _all_in_file(path, key)
-    return found[-1] if found else None
 
 
 def _all_in_file(path: Path, key: str) -> List[float]:
