@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 
-import pytest
-
 from building import a_live_node, a_plan, live_of
 from serried.records.live import RunProgress, doubts, parse, progress_of
 from serried.records.record import Summary
@@ -73,16 +71,13 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_file_is_none(tmp_path, content):
+def test_a_damaged_or_missing_file_is_none(tmp_path):
     path = tmp_path / "live.json"
-    path.write_bytes(content)
     assert progress_of(path, "", NOW) is None
-
-
-def test_a_missing_file_and_a_folder_are_none(tmp_path):
-    assert progress_of(tmp_path / "live.json", "", NOW) is None
     assert progress_of(tmp_path, "", NOW) is None
+    for name, content in DAMAGED.items():
+        path.write_bytes(content)
+        assert (name, progress_of(path, "", NOW)) == (name, None)
 
 
 ODD = {
@@ -102,7 +97,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("facts", ODD.values(), ids=ODD)
+@for_each("facts", ODD.values())
 def test_odd_values_are_missing_ones(facts):
     found = progress({"schema": 1, "t": NOW, **facts})
     assert json.loads(json.dumps(found.to_json()))["stale"] is False
@@ -138,12 +133,8 @@ def test_of_a_stale_file_the_time_left_by_steps_is_unknown_and_the_limit_comes_c
 
 def test_a_training_without_a_step_for_long_stalls_and_has_no_rate():
     found = progress(live_of(NOW, a_live_node(step_age=420.0)))
-    assert (found.is_stalled, found.steps_per_second, found.samples_per_second, found.seconds_left) == (
-        True,
-        None,
-        None,
-        None,
-    )
+    assert found.is_stalled
+    assert {found.steps_per_second, found.samples_per_second, found.seconds_left} == {None}
     slow = [progress(live_of(NOW, a_live_node(step_age=age, step_gap=50.0))) for age in (420.0, 501.0)]
     assert [one.is_stalled for one in slow] == [False, True]
     seldom = [progress(live_of(NOW, a_live_node(step_age=age), interval=40.0)) for age in (150.0, 170.0)]
@@ -176,7 +167,7 @@ def test_the_plans_metric_is_shown_else_the_loss_else_the_first():
     assert progress(live_of(NOW, a_live_node(metrics={}))).shown_metric is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("facts", "name"),
     [
         ({"metric": ReportedMetric("val_acc", r"stdout:val_acc=(\S+)")}, "val_acc"),
@@ -189,11 +180,8 @@ def test_the_metric_of_a_plan_is_the_experiments_or_the_sweeps(facts, name):
 
 
 def test_the_limit_that_comes_before_the_last_step():
-    assert [progress(live_of(NOW, limit_seconds_left=left)).is_too_slow for left in (600.0, 2880.0, None)] == [
-        True,
-        False,
-        False,
-    ]
+    lefts = (600.0, 2880.0, None)
+    assert [progress(live_of(NOW, limit_seconds_left=left)).is_too_slow for left in lefts] == [True, False, False]
 
 
 @for_each(

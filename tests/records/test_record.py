@@ -98,47 +98,29 @@ def test_the_end_carries_a_summary_so_that_one_file_tells_all():
     assert again.summary == Summary.of(plan)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1', "null", '{"schema": "x"}', "\udcff"])
-def test_a_torn_plan_is_unreadable_and_no_traceback(text):
-    record = Record.create(a_plan("k3f9q2"))
-    record.directory.plan.write_bytes(text.encode("utf-8", "surrogateescape"))
-
-    with pytest.raises(RecordUnreadable):
-        _ = Record.load("k3f9q2").summary
-    with pytest.raises(RecordUnreadable):
-        _ = Record.load("k3f9q2").plan
-
-
-def test_a_plan_that_resumes_from_no_checkpoint_is_unreadable():
+def test_a_plan_that_cannot_be_read_says_why_and_is_no_traceback():
     record = Record.create(a_plan("k3f9q2"))
     plan = json.loads(record.directory.plan.read_text())
-    record.directory.plan.write_text(json.dumps({**plan, "resume": {"checkpoints": [], "run": None}}))
-
-    with pytest.raises(RecordUnreadable, match=r"resume.checkpoints: no checkpoint"):
-        _ = Record.load("k3f9q2").summary
-
-
-def test_a_plan_of_a_later_schema_says_so_and_how_to_read_it():
-    record = Record.create(a_plan("k3f9q2"))
-    plan = json.loads(record.directory.plan.read_text())
-    record.directory.plan.write_text(json.dumps({**plan, "schema": 2}))
-
-    with pytest.raises(RecordUnreadable) as raised:
-        _ = Record.load("k3f9q2").summary
-
-    assert raised.value.message == "plan.json of run `k3f9q2` has schema 2; this Serried reads 1"
-    assert raised.value.hint == "use the version of Serried that wrote it"
+    changed = [{"resume": {"checkpoints": [], "run": None}}, {"schema": 2}]
+    torn = ["", "{", "[]", '{"schema": 1', "null", '{"schema": "x"}', "\udcff"]
+    messages, hints = [], []
+    for text in (*torn, *(json.dumps({**plan, **change}) for change in changed)):
+        record.directory.plan.write_bytes(text.encode("utf-8", "surrogateescape"))
+        for part in ("summary", "plan"):
+            with pytest.raises(RecordUnreadable) as raised:
+                getattr(Record.load("k3f9q2"), part)
+        messages.append(raised.value.message)
+        hints.append(raised.value.hint)
+    assert "resume.checkpoints: no checkpoint" in messages[-2]
+    assert messages[-1] == "plan.json of run `k3f9q2` has schema 2; this Serried reads 1"
+    assert hints[-1] == "use the version of Serried that wrote it"
 
 
-def test_a_run_directory_that_moved_is_found_by_where():
-    record = Record.create(a_plan("k3f9q2"))
-    record.directory.where.write_text("/new/place\n")
-    assert str(Record.load("k3f9q2").where.path) == "/new/place"
-
-
-def test_without_where_the_plan_still_tells_the_directory_of_a_project_with_a_hostile_name():
+def test_the_run_directory_is_found_by_where_else_by_the_plan():
     plan = a_plan("k3f9q2")._replace(project="my project/../$(id)")
     record = Record.create(plan)
+    record.directory.where.write_text("/new/place\n")
+    assert str(Record.load("k3f9q2").where.path) == "/new/place"
     record.directory.where.unlink()
     assert str(record.where.path) == plan.directory
 

@@ -6,8 +6,6 @@ import socket
 import subprocess
 from collections import Counter
 
-import pytest
-
 from building import CREATED, a_failure, an_ending
 from serried.base import linux, processes
 from serried.records import index, status
@@ -104,45 +102,28 @@ def test_an_attempt_that_was_requeued_waits_or_runs_as_the_scheduler_says(make, 
 
 def test_the_end_of_the_last_attempt_counts_even_if_nobody_wrote_the_runs_own(make, slurm):
     run = make().ending("FAILED", final=False)
-    assert the(slurm, run).state == "FAILED"
-    assert slurm.polls == []
-
-
-def test_the_end_of_an_earlier_attempt_does_not_count(make, slurm):
-    run = make().ending("FAILED", final=False)
     run.attempt(2, started=NOW - 30)
     slurm.tell(Job("123", None, "RUNNING"))
-
     status = the(slurm, run)
-
     assert (status.state, status.attempt, status.started) == ("RUNNING", 2, NOW - 30)
+    other = make("abcdef").ending("FAILED", final=False)
+    polls = len(slurm.polls)
+    assert the(slurm, other).state == "FAILED"
+    assert len(slurm.polls) == polls
 
 
 def test_a_job_that_the_scheduler_forgot_is_lost_90_seconds_after_it_was_first_missed(make, slurm):
-    run = make()
-    assert the(slurm, run).state == "UNKNOWN"
+    run, other = make(), make("abcdef", job="124")
+    assert the(slurm, run).state == the(slurm, other).state == "UNKNOWN"
     assert the(slurm, run, NOW + 90).state == "UNKNOWN"
-
     status = the(slurm, run, NOW + 91)
-
     assert (status.state, status.verdict.exit_code) == ("LOST", None)
     assert not run.record.directory.exit.exists()
-
-
-def test_an_exit_json_that_appears_late_mends_a_lost_run(make, slurm):
-    run = make()
-    the(slurm, run)
-    assert the(slurm, run, NOW + 91).state == "LOST"
-    run.ending()
+    run.ending()  # an exit.json that appears late mends it
     assert the(slurm, run, NOW + 200).state == "COMPLETED"
-
-
-def test_a_run_that_stays_lost_for_a_day_is_not_asked_about_again(make, slurm):
-    run = make()
-    the(slurm, run)
-    assert the(slurm, run, NOW + 90_000).state == "LOST"
+    assert the(slurm, other, NOW + 90_000).state == "LOST"  # for a day: it is not asked about again
     polls = len(slurm.polls)
-    assert the(slurm, run, NOW + 90_001).state == "LOST"
+    assert the(slurm, other, NOW + 90_001).state == "LOST"
     assert len(slurm.polls) == polls
 
 
@@ -171,16 +152,9 @@ def test_an_unreachable_scheduler_leaves_the_last_known_state_with_its_time(make
     slurm.tell(Job("123", None, "PENDING", reason="Resources"))
     the(slurm, run)
     slurm.answers = False
-
-    status = the(slurm, run, NOW + 500)
-
+    status, unknown = stand(slurm, run, make("abcdef"), now=NOW + 500)
     assert (status.state, status.verdict.stale) == ("PENDING", NOW)
-
-
-def test_an_unreachable_scheduler_and_no_memory_is_unknown_because_of_it(make, slurm):
-    slurm.answers = False
-    verdict = the(slurm, make()).verdict
-    assert (verdict.state, verdict.cause) == ("UNKNOWN", "unreachable")
+    assert (unknown.state, unknown.verdict.cause) == ("UNKNOWN", "unreachable")
 
 
 def test_a_scheduler_that_this_machine_lacks_does_not_break_a_listing(make):
@@ -205,15 +179,19 @@ def test_a_cancelled_end_becomes_a_timeout_when_the_scheduler_says_so(make, slur
     assert the(slurm, run).state == "TIMEOUT"
 
 
-def test_a_submission_in_progress_is_submitting_while_its_process_lives(make, slurm):
-    me = processes.myself()
-    run = make(job=None).submit("submitting", pid=me.pid, started=me.started, host=socket.gethostname())
-    assert the(slurm, run).state == "SUBMITTING"
-
-
-def test_a_submission_whose_pid_another_process_has_now_is_uncertain(make, slurm):
-    run = make(job=None).submit("submitting", pid=os.getpid(), started="1", host=socket.gethostname())
-    assert the(slurm, run).state == "UNCERTAIN"
+def test_a_submission_in_progress_is_believed_while_its_command_may_live(make, slurm):
+    me, here = processes.myself(), socket.gethostname()
+    for run, command, state in (
+        ("abcdef", {"pid": me.pid, "started": me.started, "host": here}, "SUBMITTING"),
+        ("bbcdef", {"pid": me.pid}, "SUBMITTING"),  # it does not say when it started
+        ("cbcdef", {"pid": me.pid, "started": "1", "host": here}, "UNCERTAIN"),  # another process has its pid
+        ("dbcdef", {"pid": 2**22 + 1}, "UNCERTAIN"),
+    ):
+        assert (run, the(slurm, make(run, job=None).submit("submitting", **command)).state) == (run, state)
+    assert slurm.polls == []
+    elsewhere = make(job=None).submit("submitting", pid=me.pid, host="login-9")
+    assert the(slurm, elsewhere, CREATED + 100).state == "SUBMITTING"
+    assert the(slurm, elsewhere, CREATED + 400).state == "UNCERTAIN"
 
 
 def test_a_submission_whose_process_is_a_zombie_is_uncertain(make, slurm, wait_until):
@@ -226,17 +204,6 @@ def test_a_submission_whose_process_is_a_zombie_is_uncertain(make, slurm, wait_u
         assert the(slurm, run).state == "UNCERTAIN"
 
 
-def test_a_submission_whose_process_died_is_uncertain(make, slurm):
-    run = make(job=None).submit("submitting", pid=2**22 + 1)
-    assert the(slurm, run).state == "UNCERTAIN"
-    assert slurm.polls == []
-
-
-def test_a_command_at_work_that_does_not_say_when_it_started_is_believed(make, slurm):
-    run = make(job=None).submit("submitting", pid=os.getpid())
-    assert the(slurm, run).state == "SUBMITTING"
-
-
 def test_a_command_that_ends_while_one_looks_has_submitted(make, slurm, monkeypatch):
     run = make(job=None).submit("submitting", pid=os.getpid())
     slurm.tell(Job("123", None, "PENDING"))
@@ -247,12 +214,6 @@ def test_a_command_that_ends_while_one_looks_has_submitted(make, slurm, monkeypa
 
     monkeypatch.setattr(status, "is_at_work", end)
     assert the(slurm, run).state == "PENDING"
-
-
-def test_a_submission_on_another_login_node_is_believed_for_five_minutes(make, slurm):
-    run = make(job=None).submit("submitting", pid=os.getpid(), host="login-9")
-    assert the(slurm, run, CREATED + 100).state == "SUBMITTING"
-    assert the(slurm, run, CREATED + 400).state == "UNCERTAIN"
 
 
 def test_a_refused_submission_is_a_failed_launch_with_the_schedulers_words(make, slurm):
@@ -283,22 +244,20 @@ def test_records_that_cannot_be_read_are_shown_as_such_beside_the_others(make, s
     assert all(status.to_json() for status in found)
 
 
-@pytest.mark.parametrize("torn", ["", "{", '{"state": "COMPLE', "[]", "\x00" * 64])
-def test_a_torn_exit_json_is_a_missing_one(make, slurm, torn):
+def test_a_torn_exit_json_is_a_missing_one(make, slurm):
     run = make()
-    run.where.exit.write_text(torn)
     slurm.tell(Job("123", None, "COMPLETED", ended=NOW - 10))
-    assert the(slurm, run).state == "UNKNOWN"
+    for torn in ("", "{", '{"state": "COMPLE', "[]", "\x00" * 64):
+        run.where.exit.write_text(torn)
+        assert (torn, the(slurm, run).state) == (torn, "UNKNOWN")
 
 
-@pytest.mark.parametrize(
-    "garbage", ["", "{", "[]", '{"schema": 1}', '{"schema": 1, "at": 1, "jobs": 3}', '{"schema": 9}']
-)
-def test_a_memory_that_makes_no_sense_is_no_memory(make, slurm, garbage):
+def test_a_memory_that_makes_no_sense_is_no_memory(make, slurm):
     run = make()
-    (run.record.directory.path / "seen.json").write_text(garbage)
     slurm.tell(Job("123", None, "RUNNING"))
-    assert the(slurm, run).state == "RUNNING"
+    for garbage in ("", "{", "[]", '{"schema": 1}', '{"schema": 1, "at": 1, "jobs": 3}', '{"schema": 9}'):
+        (run.record.directory.path / "seen.json").write_text(garbage)
+        assert (garbage, the(slurm, run).state) == (garbage, "RUNNING")
 
 
 def test_a_read_only_record_still_tells(make, slurm, monkeypatch):

@@ -132,8 +132,9 @@ def records() -> list[Record]:
 
 def all_runs() -> AllRuns:
     """All runs, and update the file if it lacks an end."""
-    changed = _changed_at(records_directory())
-    if changed is None:
+    try:
+        changed = records_directory().stat().st_mtime_ns
+    except OSError:
         return AllRuns([], EndedRuns.of(()))
     kept_at, others, ended = _kept()
     if changed != kept_at:
@@ -253,13 +254,6 @@ def _path() -> Path:
 def _records(runs: Iterable[str]) -> list[Record]:
     folder = records_directory()
     return [Record(folder / run) for run in runs]
-
-
-def _changed_at(path: Path) -> int | None:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return None
 
 
 def _inodes() -> dict[str, int]:

@@ -480,7 +480,8 @@ class Record:
         except FileNotFoundError:
             raise
         except (OSError, ValueError, RecursionError) as error:
-            raise RecordUnreadable(f"{path.name} of run `{self.id}` cannot be read ({_short(error)})") from error
+            why = (error.strerror or "error") if isinstance(error, OSError) else "torn or not JSON"
+            raise RecordUnreadable(f"{path.name} of run `{self.id}` cannot be read ({why})") from error
         if not isinstance(value, dict):
             raise RecordUnreadable(f"{path.name} of run `{self.id}` is not a JSON object")
         schema = value.get("schema")
@@ -490,9 +491,3 @@ class Record:
                 hint="use the version of Serried that wrote it",
             )
         return value
-
-
-def _short(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return error.strerror or "error"
-    return "torn or not JSON"

@@ -9,20 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from serried import schedulers
 from serried.base.text import compress, counted, duration, show_duration, spell
+from serried.schema import names
 from serried.schema.checkpoints import IN_CHECKPOINTS
 from serried.schema.command_lines import spelled
-from serried.schema.names import (
-    AFTER_ANY,
-    AFTER_NOTOK,
-    AFTER_OK,
-    EVERY_NODE,
-    FIRST_NODE,
-    PREQUEUED,
-    REQUEUE,
-    SUCCESSOR,
-    TRACK_AUTO,
-)
-from serried.schema.plan import After, Array, Container, Data, Environment, Plan, Staged, Sync
+from serried.schema.plan import Array, Container, Data, Environment, Plan, Staged, Sync
 from serried.views.text import memory
 
 if TYPE_CHECKING:
@@ -36,6 +26,7 @@ _LISTED = 4
 
 def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tuple[str, str]]:
     """Labels and texts. A `*` follows a default. Without a survey of a snapshot, its files are not counted."""
+    data = plan.data or Data()
     lines = [
         ("smoke", smoke_text(plan) if plan.smoke else ""),
         ("command", command_text(plan)),
@@ -56,7 +47,10 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
         ("code", _code(plan, survey, revision)),
         ("python", environment_text(plan.environment)),
         ("container", container_text(plan.container)),
-        *_data_lines(plan),
+        ("data", _staged(plan, data.stage)),
+        ("requires", _listed(data.require)),
+        ("results", _results(plan, data) if data.results else ""),
+        ("checkpoints", _watched(plan, plan.checkpoint) if plan.checkpoint else ""),
         ("restarts", restarts_text(plan)),
         ("symlinks", ", ".join(plan.source.links)),
         ("secrets", ", ".join((*plan.environment.secrets, *plan.environment.env_file))),
@@ -81,7 +75,7 @@ def directives_text(plan: Plan) -> str:
 
 def beside_text(plan: Plan) -> str:
     """The commands beside the ranks, each with its number if there are several."""
-    where = {EVERY_NODE: "", FIRST_NODE: " (on the first node)"}
+    where = {names.EVERY_NODE: "", names.FIRST_NODE: " (on the first node)"}
     texts = [side.command[0] if side.shell else shlex.join(side.command) for side in plan.beside]
     shown = [" ".join(text.split()) + where[side.on] for text, side in zip(texts, plan.beside, strict=True)]
     return "; ".join(f"{index}: {text}" for index, text in enumerate(shown)) if len(shown) > 1 else "".join(shown)
@@ -91,10 +85,8 @@ def environment_text(environment: Environment) -> str:
     """What the ranks find, where it is not what is active here."""
     prefix = environment.venv or environment.conda
     parts = [prefix] if prefix else []
-    if environment.modules:
-        parts.append(f"modules {' '.join(environment.modules)}")
-    if environment.setup:
-        parts.append("after the lines of `setup`")
+    parts += [f"modules {' '.join(environment.modules)}"] if environment.modules else []
+    parts += ["after the lines of `setup`"] if environment.setup else []
     return ", ".join(parts)
 
 
@@ -115,7 +107,7 @@ def track_text(plan: Plan) -> str:
     track = plan.track
     if track is None:
         return ""
-    mode = "" if track.mode == TRACK_AUTO else f" {track.mode}"
+    mode = "" if track.mode == names.TRACK_AUTO else f" {track.mode}"
     ranks = ", each rank" if track.every_process else ""
     return f"{' and '.join(track.sinks)}{mode}, project `{track.project}`{ranks}"
 
@@ -133,28 +125,27 @@ def smoke_text(plan: Plan) -> str:
 
 
 CONDITIONS = {
-    AFTER_OK: "after it has completed",
-    AFTER_ANY: "after it has ended",
-    AFTER_NOTOK: "if it does not complete",
+    names.AFTER_OK: "after it has completed",
+    names.AFTER_ANY: "after it has ended",
+    names.AFTER_NOTOK: "if it does not complete",
 }
 
 
 def comes_after(plan: Plan) -> str:
     """`prepare (k3f9q2), once it has completed`; empty where it comes after nothing."""
-    return "; ".join(_comes_after(after, plan) for after in plan.after)
-
-
-def _comes_after(after: After, plan: Plan) -> str:
-    task = "" if after.task is None else f"/{after.task}"
     past = "without waiting for it" if plan.rerun_of else "which has ended"
-    when = past if after.job is None else CONDITIONS[after.condition]
-    return f"{after.name} ({after.run}{task}), {when}"
+    texts = []
+    for after in plan.after:
+        task = "" if after.task is None else f"/{after.task}"
+        when = past if after.job is None else CONDITIONS[after.condition]
+        texts.append(f"{after.name} ({after.run}{task}), {when}")
+    return "; ".join(texts)
 
 
 FORMS = {
-    REQUEUE: "the job requeues itself",
-    SUCCESSOR: "each job submits the next one when it starts",
-    PREQUEUED: "all jobs are queued now",
+    names.REQUEUE: "the job requeues itself",
+    names.SUCCESSOR: "each job submits the next one when it starts",
+    names.PREQUEUED: "all jobs are queued now",
 }
 
 
@@ -195,7 +186,9 @@ def _node(plan: Plan) -> str:
 def _ranks(plan: Plan) -> str:
     nodes = counted(plan.allocation.nodes, "node")
     star = "*" if "resources.nodes" in plan.defaults else ""
-    share = _gpus_for(plan.allocation.ranks, plan.allocation.gpus)
+    ranks, gpus = plan.allocation.ranks, plan.allocation.gpus
+    share = f", {gpus // ranks} GPUs for each" if gpus > ranks else ""
+    share = f", {ranks // gpus} to a GPU" if 0 < gpus < ranks else share
     share += f", by {plan.launch.kind}" if plan.launch.kind not in ("agent", "single") else ""
     if plan.allocation.nodes == 1:
         return f"{counted(plan.allocation.ranks, 'rank')} on {nodes}{star}{share}"
@@ -210,13 +203,6 @@ def _tasks(plan: Plan) -> str:
     if allocation.nodes == 1:
         return f"{each} on 1 node{star}"
     return f"{counted(allocation.nodes, 'node')}{star}, {each} on each"
-
-
-def _gpus_for(ranks: int, gpus: int) -> str:
-    """Where it is not one for each."""
-    if gpus > ranks:
-        return f", {gpus // ranks} GPUs for each"
-    return f", {ranks // gpus} to a GPU" if 0 < gpus < ranks else ""
 
 
 def _cost(plan: Plan) -> str:
@@ -245,8 +231,11 @@ def _files(plan: Plan, survey: Survey | None) -> str:
     run += 2 if plan.has_links else bool(plan.after)
     task = FILES_OF_A_TASK + FOLDERS_OF_A_TASK
     attempt = _files_of_an_attempt(plan)
-    trees = tasks if plan.source.tree_per_task else 1
-    code = 0 if survey is None else trees * _size_of_tree(survey)
+    code = 0
+    if survey is not None:
+        entries = [PurePosixPath(name) for name in (*survey.files, *survey.links)]
+        folders = {PurePosixPath(), *(parent for entry in entries for parent in entry.parents)}
+        code = (len(entries) + len(folders)) * (tasks if plan.source.tree_per_task else 1)
     total = run + tasks * (task + attempt) + code
     beside = " in addition to the code" if survey is None and plan.source.snapshot else ""
     links = " and 2 for its job" if plan.has_links else ""
@@ -257,18 +246,12 @@ def _files(plan: Plan, survey: Survey | None) -> str:
 def _files_of_an_attempt(plan: Plan) -> int:
     nodes = plan.allocation.nodes
     logs = {"agent": 0, "single": 0, "srun": 1, "script": 1}.get(plan.launch.kind, nodes)
-    logs += sum(1 if side.on == FIRST_NODE else nodes for side in plan.beside)
+    logs += sum(1 if side.on == names.FIRST_NODE else nodes for side in plan.beside)
     ranks = 0 if plan.script else plan.allocation.ranks
     if plan.shares_logs:
         ranks, logs = 1, logs + 1
     samples = plan.sampling.every_seconds is not None
     return 1 + FILES_OF_AN_ATTEMPT + nodes * (2 + samples + ranks) + logs
-
-
-def _size_of_tree(survey: Survey) -> int:
-    entries = [PurePosixPath(name) for name in (*survey.files, *survey.links)]
-    folders = {PurePosixPath(), *(parent for entry in entries for parent in entry.parents)}
-    return len(entries) + len(folders)
 
 
 def _figure(number: float) -> str:
@@ -321,19 +304,7 @@ def _in_turn(plan: Plan, array: Array) -> str:
     return parts + (f", {array.parallel} at a time" if array.parallel else "")
 
 
-def _data_lines(plan: Plan) -> list[tuple[str, str]]:
-    data = plan.data or Data()
-    return [
-        ("data", _staged(plan, data.stage)),
-        ("requires", _listed(data.require)),
-        ("results", _results(plan, data)),
-        ("checkpoints", _watched(plan, plan.checkpoint) if plan.checkpoint else ""),
-    ]
-
-
 def _results(plan: Plan, data: Data) -> str:
-    if not data.results:
-        return ""
     if not plan.site.local_disk:
         return f"{_listed(data.results)}: written to the run directory{_unless(plan)}"
     return f"{_listed(data.results)}: copied back every {show_duration(data.results_every_seconds)} and at the end"
@@ -356,12 +327,12 @@ def _staged(plan: Plan, stage: Sequence[Staged]) -> str:
     if not stage:
         return ""
     size = amount(stage)
-    names = _listed([f"{item.to} (unpacked)" if item.unpack else item.to for item in stage])
+    listed = _listed([f"{item.to} (unpacked)" if item.unpack else item.to for item in stage])
     if plan.site.local_disk:
         where = f"{size} to each node's disk" if size else "to each node's disk"
     else:
         where = f"{size}, read in place{_unless(plan)}" if size else f"read in place{_unless(plan)}"
-    return f"{names}: {where}"
+    return f"{listed}: {where}"
 
 
 def _unless(plan: Plan) -> str:
@@ -378,7 +349,6 @@ def amount(stage: Sequence[Staged]) -> str:
     return f"{more}{spell(size)} in {counted(files, 'file')}"
 
 
-def _listed(names: Sequence[str]) -> str:
-    if len(names) <= _LISTED:
-        return ", ".join(names)
-    return f"{', '.join(names[:_LISTED])} and {len(names) - _LISTED} more"
+def _listed(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else ""
+    return ", ".join(paths[:_LISTED]) + more

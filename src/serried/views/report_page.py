@@ -29,23 +29,26 @@ TABLE_HEADS = ("RUN", "NAME", "STATE", "ELAPSED", "TIME", "CPU", "MEM", "GPU")
 
 def page(usage: Usage, found: Sequence[Note]) -> list[str]:
     """The whole report of a run."""
-    lines = [_headline(usage), ""]
-    lines += [line for label, text in _facts(usage) if text for line in _fact(label, text)]
+    name = fit(printable(usage.name), WIDTH - len(usage.id) - len(usage.state) - 2)
+    lines = [f"{usage.id} {name} {usage.state}".replace("  ", " "), ""]
+    for label, text in _facts(usage):
+        lines += console.behind(f"  {label.ljust(_LABEL)} ", text) if text else []
     lines += ["", console.style("use", "head"), *_bars(usage)]
     lines += _nodes(usage)
-    lines += _spreads(usage)
+    found_spreads = spreads(usage)
+    if found_spreads:
+        rows = [
+            (f"  {_NAMES[it.kind]}", _value(it.kind, it.median), _value(it.kind, it.extreme), _where(it))
+            for it in found_spreads
+        ]
+        lines += ["", console.style("between ranks", "head"), *console.table(("", "MEDIAN", "EXTREME", "OF"), rows)]
     if not found and not usage.missing:
-        return [*lines, "", console.style("notes", "head"), f"  {_no_notes(usage)}"]
+        least = show_minutes(SHORTEST_SECONDS)
+        why = f"none: the run was shorter than {least}" if usage.has_ended else f"none until the run has lasted {least}"
+        if usage.measured_seconds >= SHORTEST_SECONDS:
+            why = "none: nothing stands out"
+        return [*lines, "", console.style("notes", "head"), f"  {why}"]
     return lines + notes(found)
-
-
-def _headline(usage: Usage) -> str:
-    name = fit(printable(usage.name), WIDTH - len(usage.id) - len(usage.state) - 2)
-    return f"{usage.id} {name} {usage.state}".replace("  ", " ")
-
-
-def _fact(label: str, text: str) -> list[str]:
-    return console.behind(f"  {label.ljust(_LABEL)} ", text)
 
 
 def _facts(usage: Usage) -> list[tuple[str, str]]:
@@ -91,7 +94,9 @@ def _bars(usage: Usage) -> list[str]:
     limit, seconds = usage.limit_seconds, usage.seconds
     lines: list[str] = []
     if busy is not None:
-        lines.append(_bar("GPU busy", busy.mean, f"{_extremes(usage)}", is_low=busy.mean < _LOW))
+        means = [gpu.busy.mean for gpu in usage.rated_gpus if gpu.busy]
+        extremes = f"{min(means):.0f} to {max(means):.0f} %" if len(means) > 1 else ""
+        lines.append(_bar("GPU busy", busy.mean, extremes, is_low=busy.mean < _LOW))
     elif usage.gpus or usage.measured.gpus:
         lines.append(_unknown("GPU busy", "MIG" if any(gpu.is_mig for gpu in usage.measured.gpus) else ""))
     if gpu_memory is not None and gpu_total:
@@ -109,11 +114,6 @@ def _bars(usage: Usage) -> list[str]:
         text = duration(seconds)
         lines.append(_share("time", seconds, limit, f"{text} of {duration(limit)}") if limit else _plain("time", text))
     return lines or ["  nothing was measured"]
-
-
-def _extremes(usage: Usage) -> str:
-    means = [gpu.busy.mean for gpu in usage.rated_gpus if gpu.busy]
-    return f"{min(means):.0f} to {max(means):.0f} %" if len(means) > 1 else ""
 
 
 def _share(label: str, value: float, total: float, text: str) -> str:
@@ -202,17 +202,6 @@ _NAMES = {
 }
 
 
-def _spreads(usage: Usage) -> list[str]:
-    found = spreads(usage)
-    if not found:
-        return []
-    rows = [
-        (f"  {_NAMES[each.kind]}", _value(each.kind, each.median), _value(each.kind, each.extreme), _where(each))
-        for each in found
-    ]
-    return ["", console.style("between ranks", "head"), *console.table(("", "MEDIAN", "EXTREME", "OF"), rows)]
-
-
 def _value(kind: str, value: float) -> str:
     if kind == STEP_TIME:
         return f"{1000 * value:.0f} ms" if value < 10 else f"{value:.1f} s"
@@ -244,13 +233,6 @@ def notes(found: Sequence[Note]) -> list[str]:
     return lines
 
 
-def _no_notes(usage: Usage) -> str:
-    if usage.measured_seconds >= SHORTEST_SECONDS:
-        return "none: nothing stands out"
-    least = show_minutes(SHORTEST_SECONDS)
-    return f"none: the run was shorter than {least}" if usage.has_ended else f"none until the run has lasted {least}"
-
-
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
@@ -262,22 +244,20 @@ def _note_line(begin: str, text: str, look: str | None = None) -> list[str]:
 
 def table(usages: Iterable[Usage]) -> list[str]:
     """Several runs, as reportseff shows jobs."""
-    return console.table(TABLE_HEADS, [_row(usage) for usage in usages], shrink=1)
-
-
-def _row(usage: Usage) -> list[str | Cell]:
-    cpu, cpus = usage.cpu, usage.cpus_per_node
-    memory, total = usage.node_memory, usage.memory_per_node
-    return [
-        usage.id,
-        usage.name,
-        Cell(usage.state, console.state_style(usage.state)),
-        duration(usage.seconds),
-        _share_of(usage.seconds, usage.limit_seconds),
-        _share_of(cpu and cpu.mean, cpus),
-        _share_of(memory and memory.maximum, total),
-        "-" if usage.busy is None else f"{usage.busy.mean:.0f} %",
+    rows: list[list[str | Cell]] = [
+        [
+            usage.id,
+            usage.name,
+            Cell(usage.state, console.state_style(usage.state)),
+            duration(usage.seconds),
+            _share_of(usage.seconds, usage.limit_seconds),
+            _share_of(usage.cpu and usage.cpu.mean, usage.cpus_per_node),
+            _share_of(usage.node_memory and usage.node_memory.maximum, usage.memory_per_node),
+            "-" if usage.busy is None else f"{usage.busy.mean:.0f} %",
+        ]
+        for usage in usages
     ]
+    return console.table(TABLE_HEADS, rows, shrink=1)
 
 
 def _share_of(value: float | None, total: float | None) -> str:

@@ -115,9 +115,12 @@ def note_of(status: RunStatus, now: float) -> Cell:
         parts.append(f"serried why {status.record.id}")
     elif status.state != names.COMPLETED and status.tasks is None:
         parts.append(status.verdict.message)
-    elif status.has_ended:
-        shorter = _how_to_fetch(status)
-        parts += [f"files missing: {text}" for text in shorter]
+    elif status.has_ended and (status.record.end or {}).get("missing"):
+        from serried.records import outputs  # few runs leave files on nodes
+
+        if any(not missing.is_lost for missing in outputs.missing_in(status.record.end)):
+            shorter = [f"serried fetch {status.record.id}"]
+            parts.append(f"files missing: {shorter[0]}")
     if status.has_ended and status.verdict.since is not None:
         ends.append(ago(now - status.verdict.since))
     if status.verdict.stale is not None:
@@ -126,19 +129,10 @@ def note_of(status: RunStatus, now: float) -> Cell:
     return Cell(", ".join(filter(None, parts)), style, ", ".join(filter(None, ends)), tuple(shorter))
 
 
-def _how_to_fetch(status: RunStatus) -> list[str]:
-    """The command that gets files which stayed on nodes, if some may still be there."""
-    end = status.record.end
-    if not (end or {}).get("missing"):
-        return []
-    from serried.records import outputs  # few runs leave files on nodes
-
-    return [f"serried fetch {status.record.id}"] if any(not each.is_lost for each in outputs.missing_in(end)) else []
-
-
 def progress_note(progress: RunProgress) -> tuple[list[str], str]:
     """`step 1200/5000 loss 0.31 3.1 it/s` and shorter forms; and `12m left`, which always belongs behind."""
-    parts = [_step(progress), _metric(progress), _rate(progress)]
+    metric = progress.shown_metric
+    parts = [_step(progress), f"{metric[0]} {metric[1]:.3g}" if metric else "", _rate(progress)]
     texts = [" ".join(filter(None, parts[:length])) for length in (3, 2, 1)]
     if progress.step is not None and progress.total_steps:
         texts.append(f"{100 * progress.step // progress.total_steps}%")
@@ -147,7 +141,12 @@ def progress_note(progress: RunProgress) -> tuple[list[str], str]:
     # The code of the first warning of the agents that the rest does not say in words.
     codes = (warning.get("code") for warning in progress.live.warnings if not progress.is_stale)
     warning = next((code for code in codes if isinstance(code, str) and code != Reason.STALLED), "")
-    end = ", ".join(filter(None, (warning, _trouble(progress) or _left(progress))))
+    left = "" if progress.limit_seconds_left is None else f"limit in {_short(progress.limit_seconds_left)}"
+    if progress.seconds_left is not None and not progress.is_cut_short:
+        left = f"{_short(progress.seconds_left)} left"
+    elif progress.notice_seconds_left:
+        left = f"stop notice in {_short(progress.notice_seconds_left)}"
+    end = ", ".join(filter(None, (warning, _trouble(progress) or left)))
     return list(dict.fromkeys(filter(None, texts))), end
 
 
@@ -172,26 +171,32 @@ def _trouble(progress: RunProgress) -> str:
     return ""
 
 
-def _left(progress: RunProgress) -> str:
-    if progress.seconds_left is not None and not progress.is_cut_short:
-        return f"{_short(progress.seconds_left)} left"
-    if progress.notice_seconds_left:
-        return f"stop notice in {_short(progress.notice_seconds_left)}"
-    return "" if progress.limit_seconds_left is None else f"limit in {_short(progress.limit_seconds_left)}"
-
-
 def progress_facts(progress: RunProgress) -> list[tuple[str, str]]:
     """`(label, text)` for a page; a text may be empty."""
+    nodes, first = progress.live.nodes, progress.shown_metric
+    # The shown metric first, and a few others.
+    metrics = [first] if first else []
+    metrics += [(name, value) for name, value in progress.lead.metrics.items() if not name.startswith("serried/")]
+    samples, wait = progress.samples_per_second, progress.data_wait
+    speed = [_rate(progress), f"{_figure(samples, 4)} samples/s" if samples else ""]
+    speed += [f"{wait:.0%} of the time waiting for data" if wait is not None else ""]
+    steps, limit, notice = progress.seconds_left, progress.limit_seconds_left, progress.notice_seconds_left
+    left = ["" if steps is None else f"{_short(steps)} by the rate of its steps"]
+    left += [f"{_short(limit)} until the limit"] if limit is not None else []
+    left += [f"{_short(notice)} until the stop notice"] if notice else []
+    cpus = [(node.cpu, node.cpus) for node in nodes if node.cpu is not None and node.cpus]
+    in_use = f"{_figure(sum(cpu for cpu, _ in cpus))} of {sum(number for _, number in cpus):,.0f} busy" if cpus else ""
+    logged = ", ".join(f"{name} {value:.4g}" for name, value in [*dict(metrics).items()][:_FEW_NODES])
     shown = [
-        ("progress", ", ".join(filter(None, (_step(progress), _metrics(progress), _trouble(progress))))),
-        ("speed", _speed(progress)),
-        ("time left", _time_left(progress)),
-        ("GPUs", _gpus(progress.live.nodes, progress.live.gpus, progress.live.gpu_busy)),
-        ("CPUs", _cpus(progress.live.nodes)),
-        ("memory", _memory(progress.live.nodes)),
+        ("progress", ", ".join(filter(None, (_step(progress), logged, _trouble(progress))))),
+        ("speed", "" if progress.is_stale else ", ".join(filter(None, speed))),
+        ("time left", ", ".join(filter(None, left))),
+        ("GPUs", _gpus(nodes, progress.live.gpus, progress.live.gpu_busy)),
+        ("CPUs", in_use),
+        ("memory", _memory(nodes)),
     ]
-    if 1 < len(progress.live.nodes) <= _FEW_NODES:
-        shown += [("" if at else "by node", _node(node)) for at, node in enumerate(progress.live.nodes)]
+    if 1 < len(nodes) <= _FEW_NODES:
+        shown += [("" if at else "by node", _node(node)) for at, node in enumerate(nodes)]
     return shown
 
 
@@ -201,42 +206,11 @@ def _step(progress: RunProgress) -> str:
     return f"step {progress.step}" + (f"/{progress.total_steps}" if progress.total_steps else "")
 
 
-def _metric(progress: RunProgress) -> str:
-    metric = progress.shown_metric
-    return f"{metric[0]} {metric[1]:.3g}" if metric else ""
-
-
-def _metrics(progress: RunProgress) -> str:
-    """The shown metric first, and a few others."""
-    first = progress.shown_metric
-    others = [(name, value) for name, value in progress.lead.metrics.items() if not first or name != first[0]]
-    plain = [one for one in others if not one[0].startswith("serried/")]
-    return ", ".join(f"{name} {value:.4g}" for name, value in [*([first] if first else []), *plain][:_FEW_NODES])
-
-
 def _rate(progress: RunProgress) -> str:
     rate = progress.steps_per_second
     if not rate or progress.is_stale:
         return ""
     return f"{_figure(rate)} it/s" if rate >= 1 else f"{_figure(1 / rate)} s/it"
-
-
-def _speed(progress: RunProgress) -> str:
-    if progress.is_stale:
-        return ""
-    samples, wait = progress.samples_per_second, progress.data_wait
-    parts = [_rate(progress), f"{_figure(samples, 4)} samples/s" if samples else ""]
-    parts += [f"{wait:.0%} of the time waiting for data" if wait is not None else ""]
-    return ", ".join(filter(None, parts))
-
-
-def _time_left(progress: RunProgress) -> str:
-    steps, limit = progress.seconds_left, progress.limit_seconds_left
-    notice = progress.notice_seconds_left
-    by_limit = "" if limit is None else f"{_short(limit)} until the limit"
-    by_limit += f", {_short(notice)} until the stop notice" if notice else ""
-    by_steps = "" if steps is None else f"{_short(steps)} by the rate of its steps"
-    return ", ".join(filter(None, (by_steps, by_limit)))
 
 
 def _gpus(nodes: Sequence[LiveNode], number: int, busy: float | None) -> str:
@@ -247,25 +221,15 @@ def _gpus(nodes: Sequence[LiveNode], number: int, busy: float | None) -> str:
     watts = [gpu.power for gpu in gpus if gpu.power is not None]
     names = sorted({gpu.name for gpu in gpus if gpu.name})
     parts = [f"{number} {names[0] if len(names) == 1 else ''}".rstrip()]
-    parts += [f"{busy:.0f}% busy" if busy is not None else "", _lowest(nodes)]
+    parts += [f"{busy:.0f}% busy" if busy is not None else ""]
+    percents = [(gpu.busy, node.host) for node in nodes for gpu in node.gpus if gpu.busy is not None]
+    if len(percents) > 1:
+        least, host = min(percents)
+        # Of a few nodes, each has a line of its own.
+        parts.append(f"the least {least:.0f}%" + (f" on {host}" if len(nodes) > _FEW_NODES else ""))
     parts += [_of(max(used, key=lambda one: one[0])) if used else ""]
     parts += [f"{sum(watts) / len(watts):.0f} W" if watts else ""]
     return ", ".join(filter(None, parts))
-
-
-def _lowest(nodes: Sequence[LiveNode]) -> str:
-    """The least busy of several, and its node if the nodes have no lines of their own."""
-    busy = [(gpu.busy, node.host) for node in nodes for gpu in node.gpus if gpu.busy is not None]
-    if len(busy) < 2:
-        return ""
-    least, host = min(busy)
-    return f"the least {least:.0f}%" + (f" on {host}" if len(nodes) > _FEW_NODES else "")
-
-
-def _cpus(nodes: Sequence[LiveNode]) -> str:
-    """Of the listed nodes."""
-    known = [(node.cpu, node.cpus) for node in nodes if node.cpu is not None and node.cpus]
-    return f"{_figure(sum(cpu for cpu, _ in known))} of {sum(cpus for _, cpus in known):,.0f} busy" if known else ""
 
 
 def _memory(nodes: Sequence[LiveNode]) -> str:
@@ -312,14 +276,12 @@ def task_counts(status: RunStatus) -> list[str]:
     widest = max(map(len, by_state), default=0)
     lines = []
     for state, tasks in by_state.items():
-        label = f"{len(tasks):>{digits},} {state.ljust(widest)}  "
-        lines.append(label + _cut(compress(tasks), _WIDEST_COUNT - len(label)))
+        label, indices = f"{len(tasks):>{digits},} {state.ljust(widest)}  ", compress(tasks)
+        room = _WIDEST_COUNT - len(label)
+        if len(indices) > room:
+            indices = indices[: indices.rindex(",", 0, room - 1)] + ",…"  # as many ranges as fit
+        lines.append(label + indices)
     return lines
-
-
-def _cut(indices: str, columns: int) -> str:
-    """`0-2,4-6,…`: as many ranges as fit."""
-    return indices if len(indices) <= columns else indices[: indices.rindex(",", 0, columns - 1)] + ",…"
 
 
 def tasks_text(status: RunStatus) -> str:

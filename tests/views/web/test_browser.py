@@ -73,18 +73,15 @@ def test_the_list_shows_hostile_names_as_text_and_filters(tab):
     tab.get_by_text("No run matches the filter.").wait_for()
 
 
-def test_a_run_that_never_started_has_no_running_time(tab, make):
+def test_without_runs_the_page_says_what_to_type_and_one_that_never_started_has_no_running_time(tab, make):
+    tab.get_by_text("serried submit -- python train.py").wait_for()
     make("aaaaaa").ending("CANCELLED", started=None, seconds=None)
     cell = tab.locator("td.time")
     expect(cell).to_contain_text("ago", timeout=SECONDS)
     assert cell.inner_text().split("\n")[0] == "\u2013"
 
 
-def test_without_runs_the_page_says_what_to_type(tab):
-    tab.get_by_text("serried submit -- python train.py").wait_for()
-
-
-def test_the_log_is_followed_and_never_becomes_part_of_the_page(tab, shown):
+def test_the_log_is_followed_while_its_end_is_in_view_and_never_becomes_part_of_the_page(tab, shown):
     tab.get_by_role("link", name="aaaaaa").click()
     tab.get_by_role("link", name="Logs").click()
     log = tab.get_by_role("log")
@@ -93,20 +90,41 @@ def test_the_log_is_followed_and_never_becomes_part_of_the_page(tab, shown):
     shown.log(0, "\rloading 100%\nlast line\n", append=True)
     expect(log).to_contain_text("last line", timeout=SECONDS)
     assert log.inner_text().split("\n")[3:5] == ["loading 100%", "last line"]
+    shown.log(0, "".join(f"line {number}\n" for number in range(500)), append=True)
+    expect(log).to_contain_text("line 499", timeout=SECONDS)
+    left = "(box) => box.scrollHeight - box.scrollTop - box.clientHeight"
+    assert log.evaluate(left) < 2
+    log.evaluate("(box) => { box.scrollTop = 100; }")
+    shown.log(0, "and another\n", append=True)
+    expect(log).to_contain_text("and another", timeout=SECONDS)
+    assert log.evaluate("(box) => box.scrollTop") == 100
+    shown.log(0, "resumed\n", number=2)  # the newest attempt is followed by the next
+    shown.live(live_of(time.time()), number=2)
+    expect(log).to_have_text("resumed\n", timeout=SECONDS)
+    expect(tab.get_by_label("Attempt")).to_have_value("2", timeout=SECONDS)
 
 
-def test_curves_are_drawn_and_grow(tab, shown):
+def test_curves_are_drawn_read_and_zoomed_by_keyboard_and_grow(tab, shown):
     tab.get_by_role("link", name="aaaaaa").click()
     tab.get_by_role("link", name="Curves").click()
     tab.locator(".plot canvas").wait_for()
     assert tab.locator(".plot h2").all_inner_texts() == ["loss"]
+    tab.locator(".plot").focus()
+    for keys, said in (
+        (["ArrowRight", "ArrowRight"], "step 3, loss 0.3333"),
+        (["ArrowLeft"], "step 2, loss 0.5"),
+        (["+", "ArrowRight", "0", "-"], "step 3, loss 0.3333"),
+    ):
+        for key in keys:
+            tab.keyboard.press(key)
+        expect(tab.locator(".plot [role=status]")).to_have_text(said, timeout=SECONDS)
     with shown.attempt().metrics(0, 0).open("a") as file:
         file.write('{"t": 2, "step": 50, "accuracy": 0.5}\n')
     tab.get_by_label("accuracy").check()
     expect(tab.locator(".plot canvas")).to_have_count(2, timeout=SECONDS)
 
 
-def test_the_overview_has_the_loss_the_gpus_and_the_last_lines(tab, shown):
+def test_the_overview_the_plan_and_the_usage_of_a_run(tab, shown):
     shown.attempt().metrics(0, 0).write_text('{"t": 1, "step": 1, "a": 1, "loss": 2}\n{"t": 1, "step": 2, "loss": 1}\n')
     tab.evaluate("location.hash = '#/run/aaaaaa'")
     expect(tab.locator(".plot h2")).to_have_text("loss", timeout=SECONDS)
@@ -117,6 +135,18 @@ def test_the_overview_has_the_loss_the_gpus_and_the_last_lines(tab, shown):
     assert tab.locator(".rows .means li").all_inner_texts() == ["mean 50 %", "mean 51 %"]
     assert tab.locator("progress.steps").get_attribute("value") == "1200"
     assert tab.locator(".figures dt").all_inner_texts() == ["progress", "speed", "time left", "GPUs", "CPUs", "memory"]
+
+    tab.get_by_role("link", name="Plan").click()
+    expect(tab.locator("dt").first).to_have_text("command", timeout=SECONDS)
+    lines = dict(zip(tab.locator("dt").all_inner_texts(), tab.locator("dd").all_inner_texts(), strict=True))
+    assert lines["ranks"] == "2 ranks on 1 node"
+    assert lines["each node"] == "2 GPUs, 4 CPUs, the cluster's default memory"
+    assert tab.locator("details[open]").count() == 0
+
+    tab.get_by_role("link", name="Usage").click()
+    tab.locator("canvas.heatmap").wait_for()
+    rows = [re.split(r"\s*\t\s*", row) for row in tab.locator("tbody tr").all_inner_texts()]
+    assert rows == [["n0 GPU 0", "10 %", "50 %", "90 %"], ["n0 GPU 1", "10 %", "51 %", "90 %"]]
 
 
 def test_what_the_user_logged_comes_first_and_later_attempts_are_marked(tab, shown):
@@ -156,25 +186,6 @@ def test_labels_of_axes_differ_and_are_whole(tab, shown):
 
 
 @pytest.mark.usefixtures("shown")
-def test_the_plan_is_read_before_its_files(tab):
-    tab.evaluate("location.hash = '#/run/aaaaaa/plan'")
-    expect(tab.locator("dt").first).to_have_text("command", timeout=SECONDS)
-    lines = dict(zip(tab.locator("dt").all_inner_texts(), tab.locator("dd").all_inner_texts(), strict=True))
-    assert lines["ranks"] == "2 ranks on 1 node"
-    assert lines["each node"] == "2 GPUs, 4 CPUs, the cluster's default memory"
-    assert tab.locator("details[open]").count() == 0
-
-
-@pytest.mark.usefixtures("shown")
-def test_the_heatmap_has_its_figures_beside_it(tab):
-    tab.get_by_role("link", name="aaaaaa").click()
-    tab.get_by_role("link", name="Usage").click()
-    tab.locator("canvas.heatmap").wait_for()
-    rows = [re.split(r"\s*\t\s*", row) for row in tab.locator("tbody tr").all_inner_texts()]
-    assert rows == [["n0 GPU 0", "10 %", "50 %", "90 %"], ["n0 GPU 1", "10 %", "51 %", "90 %"]]
-
-
-@pytest.mark.usefixtures("shown")
 def test_every_page_is_reached_by_keyboard_alone(tab):
     tab.get_by_text(HOSTILE).wait_for()
     tab.keyboard.press("Tab")
@@ -186,21 +197,6 @@ def test_every_page_is_reached_by_keyboard_alone(tab):
     tab.keyboard.press("Enter")
     tab.get_by_role("heading", name="aaaaaa").wait_for()
     assert tab.evaluate("document.activeElement.id") == "main"
-
-
-@pytest.mark.usefixtures("shown")
-def test_a_plot_is_read_and_zoomed_by_keyboard(tab):
-    tab.evaluate("location.hash = '#/run/aaaaaa/curves'")
-    tab.locator(".plot canvas").wait_for()
-    tab.locator(".plot").focus()
-    for keys, said in (
-        (["ArrowRight", "ArrowRight"], "step 3, loss 0.3333"),
-        (["ArrowLeft"], "step 2, loss 0.5"),
-        (["+", "ArrowRight", "0", "-"], "step 3, loss 0.3333"),
-    ):
-        for key in keys:
-            tab.keyboard.press(key)
-        expect(tab.locator(".plot [role=status]")).to_have_text(said, timeout=SECONDS)
 
 
 @pytest.mark.usefixtures("shown")
@@ -281,30 +277,6 @@ def test_an_address_names_the_rank_of_a_log_and_the_choice_of_curves(tab, shown)
     expect(tab.locator(".plot")).to_have_count(0, timeout=SECONDS)
     tab.get_by_role("checkbox", name="loss", exact=True).check()
     assert tab.url.endswith("#/run/aaaaaa/curves?metric=loss")
-
-
-def test_the_newest_attempt_is_followed_by_the_next(tab, shown):
-    tab.evaluate("location.hash = '#/run/aaaaaa/logs'")
-    expect(tab.get_by_role("log")).to_contain_text("10%", timeout=SECONDS)
-    shown.log(0, "resumed\n", number=2)
-    shown.live(live_of(time.time()), number=2)
-    expect(tab.get_by_role("log")).to_have_text("resumed\n", timeout=SECONDS)
-    expect(tab.get_by_label("Attempt")).to_have_value("2", timeout=SECONDS)
-
-
-def test_a_log_is_followed_only_while_its_end_is_in_view(tab, shown):
-    shown.log(0, "".join(f"line {number}\n" for number in range(500)))
-    tab.evaluate("location.hash = '#/run/aaaaaa/logs'")
-    log = tab.get_by_role("log")
-    expect(log).to_contain_text("line 499", timeout=SECONDS)
-    shown.log(0, "one more\n", append=True)
-    expect(log).to_contain_text("one more", timeout=SECONDS)
-    left = "(box) => box.scrollHeight - box.scrollTop - box.clientHeight"
-    assert log.evaluate(left) < 2
-    log.evaluate("(box) => { box.scrollTop = 100; }")
-    shown.log(0, "and another\n", append=True)
-    expect(log).to_contain_text("and another", timeout=SECONDS)
-    assert log.evaluate("(box) => box.scrollTop") == 100
 
 
 def test_an_unknown_run_has_no_empty_tabs(tab):

@@ -157,23 +157,9 @@ def _curves(runs: Runs, request: Request) -> dict[str, Any]:
     return runs.curves.look(selection.place, rank, wanted, metric)
 
 
-def _heatmap(runs: Runs, request: Request) -> dict[str, Any]:  # noqa: ARG001
-    quantity = request.query_params.get("quantity", "busy")
-    return documents.heatmap(_selection(request), quantity, _number(request, "attempt"))
-
-
-def _report(runs: Runs, request: Request) -> dict[str, Any]:
-    selection = _selection(request)
-    return documents.report(selection, runs.one(selection))
-
-
-def _log(runs: Runs, request: Request) -> dict[str, Any]:  # noqa: ARG001
+def _log(_: Runs, request: Request) -> dict[str, Any]:
     name = request.query_params.get("rank", "0")
     return documents.log(_selection(request), name, _number(request, "attempt"), _number(request, "offset"))
-
-
-def _file(runs: Runs, request: Request) -> dict[str, Any]:  # noqa: ARG001
-    return documents.file(_selection(request), request.query_params.get("name", ""))
 
 
 def _compare(runs: Runs, request: Request) -> dict[str, Any]:
@@ -195,10 +181,12 @@ VIEWS: dict[str, View] = {
     "runs": _runs,
     "run": _run,
     "curves": _curves,
-    "heatmap": _heatmap,
-    "report": _report,
+    "heatmap": lambda _, request: documents.heatmap(
+        _selection(request), request.query_params.get("quantity", "busy"), _number(request, "attempt")
+    ),
+    "report": lambda runs, request: documents.report(selection := _selection(request), runs.one(selection)),
     "log": _log,
-    "file": _file,
+    "file": lambda _, request: documents.file(_selection(request), request.query_params.get("name", "")),
     "sweep": _sweep,
     "compare": _compare,
 }

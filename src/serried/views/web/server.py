@@ -98,20 +98,18 @@ class Guard:
         await (refusal or self._inner)(scope, receive, send_with_headers)
 
     def _refusal(self, request: Request) -> Response | None:
-        if not _is_local(request.headers.get("host", "")):
+        host = request.headers.get("host", "")
+        try:
+            is_local = not set(host) & set("/?#@\\") and urlsplit(f"//{host}").hostname in HOSTS
+        except ValueError:
+            is_local = False
+        if not is_local:
             return error(421, "this page answers only under a loopback address", "open http://127.0.0.1:PORT")
         if request.method not in self._methods:
             return error(405, "this page only reads")
         if not self._has_token(request):
             return error(403, "wrong or missing token", f"open the address that `{self._command}` printed last")
         return None
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return not set(host) & set("/?#@\\") and urlsplit(f"//{host}").hostname in HOSTS
-    except ValueError:
-        return False
 
 
 def error(status: int, message: str, hint: str = "") -> Response:
