@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 
 import command_line
 from serried.base import linux
+from serried.base.files import Journal
 
 HAS_PBS = all(map(shutil.which, ("qsub", "pbsnodes", "pbsdsh")))
 """Tests run on PBS only where there is one: no package brings it. (Slurm's wrappers have no pbsdsh.)"""
@@ -39,6 +40,7 @@ class Place:
     cluster: str
     project: Path
     environ: Mapping[str, str]
+    _directories: dict[str, Path] = field(default_factory=dict)
 
     def serried(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
         return command_line.serried(*arguments, directory=self.project, environ=self.environ, timeout=timeout)
@@ -69,7 +71,26 @@ class Place:
         return said
 
     def directory(self, run: str) -> Path:
-        return Path(self.show(run)["directory"])
+        if run not in self._directories:
+            self._directories[run] = Path(self.show(run)["directory"])
+        return self._directories[run]
+
+    def attempt(self, run: str, number: int = 1, task: int | None = None) -> Path:
+        """The directory of an attempt."""
+        return self.directory(run) / ("" if task is None else f"tasks/{task}") / f"attempts/{number}"
+
+    def log(self, run: str, attempt: int = 1, task: int | None = None) -> str:
+        """What rank 0 has printed until now, on the first node."""
+        path = self.attempt(run, attempt, task) / "node-0/rank-0.log"
+        return path.read_text() if path.exists() else ""
+
+    def ask_to_save(self, run: str, attempt: int = 1, task: int | None = None, reason: str = "limit") -> None:
+        """As the scheduler's notice does before the time limit: the ranks save and leave, and the run continues."""
+        request = {"t": 0, "request": "stop", "reason": reason, "by": "a test", "save": True}
+        Journal(self.attempt(run, attempt, task) / "control.jsonl").append(request)
+
+    def with_environ(self, **more: str) -> Place:
+        return Place(self.cluster, self.project, {**self.environ, **more})
 
     def has_left_queue(self, job: str) -> bool:
         """Whether Slurm has nothing of it any more that runs, could run, or still ends."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from place import HAS_PBS, Place, environment
+from serried.lab import Lab
 
 
 @pytest.fixture
@@ -27,6 +29,18 @@ def local(project: Path, tmp_path: Path) -> Place:
 def slurm(project: Path, tmp_path: Path, lab: Any) -> Place:
     (tmp_path / "scratch").mkdir()
     return Place("slurm", project, environment(tmp_path, lab.variables))
+
+
+@pytest.fixture
+def slurm_of(project: Path, tmp_path: Path, make_lab: Callable[..., Lab]) -> Callable[..., tuple[Place, Lab]]:
+    """A Slurm of a test's own: `slurm_of(nodes=2, settings={"SlurmdTimeout": "10"})`, with its lab."""
+
+    def start(**options: Any) -> tuple[Place, Lab]:
+        lab = make_lab(**options)
+        (tmp_path / "scratch").mkdir()
+        return Place("slurm", project, environment(tmp_path, lab.variables)), lab
+
+    return start
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from place import Place, environment
+from place import Place
 from serried.base.files import read_json
 
 SAYS = """\
@@ -50,10 +50,8 @@ SMALL = ("--ranks", "1", "--set", "resources.mem=1G", "--set", "sampling.every=o
 
 
 @pytest.fixture
-def slurm(project: Path, tmp_path: Path, make_lab) -> Place:
-    lab = make_lab(nodes=2, gpus=0, settings={"MaxArraySize": "4"})
-    (tmp_path / "scratch").mkdir()
-    return Place("slurm", project, environment(tmp_path, {**lab.variables, "GO": str(tmp_path)}))
+def slurm(tmp_path: Path, slurm_of) -> Place:
+    return slurm_of(nodes=2, gpus=0, settings={"MaxArraySize": "4"})[0].with_environ(GO=str(tmp_path))
 
 
 def queue(place: Place) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from place import Place, agents, environment, job_script
-from serried.base.files import Journal, read_json
+from place import Place, agents, job_script
+from serried.base.files import read_json
 from serried.schedulers.local.commands import COMMAND
 
 PYTHON = sys.executable
@@ -52,7 +52,7 @@ def trains(*, saves: str = "last", slow: float = 0, last: int = 1) -> tuple[str,
 @pytest.fixture
 def place(place: Place) -> Place:
     """With room for all runs of a test at once."""
-    return Place(place.cluster, place.project, {**place.environ, "SERRIED_LOCAL_SLOTS": "32"})
+    return place.with_environ(SERRIED_LOCAL_SLOTS="32")
 
 
 @pytest.fixture
@@ -73,34 +73,12 @@ def submit(place: Place) -> Iterator[Callable[..., str]]:
 
     yield send
     for run in made:
-        if not (where(place, run) / "exit.json").exists() and list(jobs_left(place, run)):
+        if not (place.directory(run) / "exit.json").exists() and list(jobs_left(place, run)):
             place.serried("stop", "-y", "--now", run)
 
 
-def where(place: Place, run: str) -> Path:
-    """The run directory; `serried show` says so too, but takes a process for it."""
-    (found,) = Path(place.environ["XDG_DATA_HOME"] if place.cluster == "local" else place.environ["SCRATCH"]).glob(
-        f"serried/*/*/{run}"
-    )
-    return found
-
-
-def attempt(place: Place, run: str, number: int = 1, task: str = "") -> Path:
-    return where(place, run) / task / "attempts" / str(number)
-
-
-def log(folder: Path) -> str:
-    path = folder / "node-0" / "rank-0.log"
-    return path.read_text() if path.exists() else ""
-
-
 def link(place: Place, run: str, token: str) -> dict[str, Any]:
-    return read_json(where(place, run) / "links" / f"{run}{token}.json") or {}
-
-
-def ask_to_save(folder: Path) -> None:
-    request = {"t": 0, "request": "stop", "reason": "limit", "by": "test", "save": True}
-    Journal(folder / "control.jsonl").append(request)
+    return read_json(place.directory(run) / "links" / f"{run}{token}.json") or {}
 
 
 def call(place: Place, *words: str) -> str:
@@ -140,29 +118,28 @@ def test_a_run_goes_on_in_further_jobs_until_it_has_finished_and_leaves_none_beh
     plain = [submit(form) for form in FORMS]
     arrays = [submit(form, "--array", "4-6:2" if place.cluster == "pbs" else "4,6") for form in ARRAYS[place.cluster]]
     killed = [submit(form, saves="first") for form in FORMS]
-    begun = [attempt(place, run) for run in (*plain, *killed)]
-    begun += [attempt(place, run, 1, f"tasks/{index}") for run in arrays for index in (4, 6)]
-    for folder in begun:
-        wait_until(lambda folder=folder: log(folder))
+    begun = [(run, None) for run in (*plain, *killed)] + [(run, index) for run in arrays for index in (4, 6)]
+    for run, task in begun:
+        wait_until(lambda run=run, task=task: place.log(run, task=task))
     queued = [(run, "-2") for run in (*plain, *killed, arrays[-1])]
     queued += [(run, f".{index}-2") for run in arrays[:-1] for index in (4, 6)]
     for run, token in queued:
         wait_until(lambda run=run, token=token: link(place, run, token).get("job"))
-    for folder in begun:
-        if folder.parents[1].name not in killed:
-            ask_to_save(folder)
+    for run, task in begun:
+        if run not in killed:
+            place.ask_to_save(run, task=task)
     for run in killed:
         os.kill(job_script(run), signal.SIGKILL)
 
     for run in (*plain, *arrays, *killed):
         status, end = place.wait(run)
         assert (run, status, end["state"]) == (run, 0, "COMPLETED"), place.serried("why", run).stdout
-        assert log(attempt(place, run, 2, "tasks/6" if run in arrays else "")) == "from 1\n"
+        assert place.log(run, 2, 6 if run in arrays else None) == "from 1\n"
     for run in (*plain, *arrays, *killed):
         wait_until(lambda run=run: not list(jobs_left(place, run)))
         wait_until(lambda run=run: marked_processes(run) == [])
     for run in killed:
-        assert read_json(attempt(place, run) / "exit.json")["cause"] in ("job-script-killed", "agent-killed")
+        assert read_json(place.attempt(run) / "exit.json")["cause"] in ("job-script-killed", "agent-killed")
     shown = place.show(plain[0])
     assert shown["attempts"][1]["job"] == shown["submissions"][1]["job"] == shown["job"]
     assert [one["token"] for one in shown["submissions"]][:2] == [f"{plain[0]}-1", f"{plain[0]}-2"]
@@ -184,9 +161,9 @@ def test_nothing_goes_on_after_a_stop_or_a_cancellation_whenever_it_comes(place,
     moments = MOMENTS[place.cluster]
     runs = {(form, moment): submit(form, slow=1000) for form in moments for moment in moments[form]}
     for run in runs.values():
-        wait_until(lambda run=run: log(attempt(place, run)) and link(place, run, "-2").get("job"))
+        wait_until(lambda run=run: place.log(run) and link(place, run, "-2").get("job"))
     for (_, moment), run in runs.items():
-        job = str(read_json(attempt(place, run) / "attempt.json")["job"])
+        job = str(read_json(place.attempt(run) / "attempt.json")["job"])
         if moment.startswith("stopped"):
             now = ["--now"] if moment.endswith("now") else []
             assert place.serried("stop", "-y", *now, run).returncode == 0
@@ -199,14 +176,14 @@ def test_nothing_goes_on_after_a_stop_or_a_cancellation_whenever_it_comes(place,
                     os.kill(pid, signal.SIGKILL)
         else:
             if moment == "saving":
-                ask_to_save(attempt(place, run))
-                wait_until(lambda run=run: "saving" in log(attempt(place, run)))
+                place.ask_to_save(run)
+                wait_until(lambda run=run: "saving" in place.log(run))
             cancel(place, job)
 
     for key, run in runs.items():
         wait_until(lambda run=run: not list(jobs_left(place, run)), what=f"{key}")
         assert (key, place.wait(run)[1]["state"]) == (key, "CANCELLED")
-        assert not attempt(place, run, 2).exists()
+        assert not place.attempt(run, 2).exists()
 
 
 @pytest.mark.slurm
@@ -214,11 +191,11 @@ def test_a_run_that_waits_between_two_attempts_is_stopped(slurm, wait_until):
     (slurm.project / "train.py").write_text(TRAINS)
     settings = ("--set", "limit.continue=successor", "--set", "limit.restarts=2")
     run = slurm.submit("--ranks", "1", *settings, *trains())
-    wait_until(lambda: log(attempt(slurm, run)) and link(slurm, run, "-2").get("job"))
+    wait_until(lambda: slurm.log(run) and link(slurm, run, "-2").get("job"))
     second = link(slurm, run, "-2")["job"]
     call(slurm, "scontrol", "hold", second)
     wait_until(lambda: call(slurm, "squeue", "-h", "-o", "%Q", "-j", second).strip() == "0")
-    ask_to_save(attempt(slurm, run))
+    slurm.ask_to_save(run)
     wait_until(lambda: slurm.show(run)["state"] == "PENDING")
 
     shown = slurm.show(run)
@@ -227,9 +204,9 @@ def test_a_run_that_waits_between_two_attempts_is_stopped(slurm, wait_until):
     assert (shown["message"], shown["job"]) == ("waits for attempt 2", second)
     assert stopped.returncode == 0, stopped.stderr
     assert slurm.wait(run)[1]["state"] == "CANCELLED"
-    assert (where(slurm, run) / "claims" / f"{run}-2").read_text() == "withdrawn"
+    assert (slurm.directory(run) / "claims" / f"{run}-2").read_text() == "withdrawn"
     wait_until(lambda: not list(jobs_left(slurm, run)))
-    assert not attempt(slurm, run, 2).exists()
+    assert not slurm.attempt(run, 2).exists()
 
 
 def test_what_would_be_done_is_told_before(local):
@@ -244,17 +221,15 @@ PREEMPTS = {"PreemptType": "preempt/partition_prio", "PreemptMode": "CANCEL"}
 QUEUES = ("low PriorityTier=1 PreemptMode=CANCEL", "high PriorityTier=10 PreemptMode=OFF")
 
 
-def test_a_preempted_run_goes_on_in_its_next_job(make_lab, project, tmp_path, wait_until):
-    lab = make_lab(nodes=1, gpus=0, settings=PREEMPTS, partitions=QUEUES)
-    (tmp_path / "scratch").mkdir()
-    slurm = Place("slurm", project, environment(tmp_path, lab.variables))
+def test_a_preempted_run_goes_on_in_its_next_job(slurm_of, project, wait_until):
+    slurm, _ = slurm_of(nodes=1, gpus=0, settings=PREEMPTS, partitions=QUEUES)
     (project / "train.py").write_text(TRAINS)
     settings = ("--set", "limit.continue=successor", "--set", "limit.restarts=2", "--set", "limit.grace=2s")
     run = slurm.submit("--ranks", "1", "--partition", "low", "--exclusive", *settings, *trains(saves="first"))
-    wait_until(lambda: log(attempt(slurm, run)) and link(slurm, run, "-2").get("job"))
+    wait_until(lambda: slurm.log(run) and link(slurm, run, "-2").get("job"))
 
     assert call(slurm, "sbatch", "--partition=high", "--exclusive", "--output=/dev/null", "--wrap", "sleep 2")
     status, end = slurm.wait(run)
 
     assert (status, end["state"], end["attempt"]) == (0, "COMPLETED", 2), slurm.serried("why", run).stdout
-    assert read_json(attempt(slurm, run) / "exit.json")["cause"] == "preempt"
+    assert read_json(slurm.attempt(run) / "exit.json")["cause"] == "preempt"

@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -58,12 +57,6 @@ def start(place: Place, script: str, *arguments: str, nodes: int = 1, ranks: int
     return place.submit(*size, *threads, *options, "--", PYTHON, "train.py", *arguments)
 
 
-def ask_to_save(place: Place, run: str, reason: str = "limit") -> None:
-    request = {"t": time.time(), "request": "stop", "reason": reason, "by": "a test", "save": True}
-    with (place.directory(run) / "attempts" / "1" / "control.jsonl").open("a") as control:
-        control.write(json.dumps(request) + "\n")
-
-
 def test_accelerates_own_first_example_trains_on_two_nodes(slurm):
     run = start(slurm, ACCELERATE, nodes=2)
 
@@ -89,7 +82,7 @@ def test_lightning_with_the_callback_of_its_template_goes_on_where_it_was_stoppe
     epochs = r"epoch \d+: accuracy .* \(4 ranks\)"
 
     wait_until(lambda: lines(slurm, run, epochs), seconds=PATIENCE, what="the first epoch")
-    ask_to_save(slurm, run)
+    slurm.ask_to_save(run)
     wait_until(lambda: lines(slurm, run, epochs, attempt=2), seconds=PATIENCE, what="an epoch of the second attempt")
     slurm.serried("stop", "-y", run)
     slurm.wait(run)
@@ -106,7 +99,7 @@ def test_lightning_that_hears_the_notice_saves_and_goes_on_though_it_leaves_with
     run = start(local, LIGHTNING, "--hold", "5", *saving, ranks=1, options=options)
 
     wait_until(lambda: lines(local, run, "holding"), seconds=PATIENCE, what="a step to end in")
-    ask_to_save(local, run)
+    local.ask_to_save(run)
     status, end = local.wait(run)
 
     assert (status, end["state"]) == (0, "COMPLETED"), local.serried("logs", run).stdout
@@ -125,7 +118,7 @@ def test_where_lightning_requeues_its_job_by_itself_serried_does_not_too(project
     run = submit(slurm, "lightning", 2, program=LIGHTNING, options=grace, arguments="--hold 5")
 
     wait_until(lambda: len(lines(slurm, run, "holding")) == 2, seconds=PATIENCE, what="both ranks at the same place")
-    ask_to_save(slurm, run)
+    slurm.ask_to_save(run)
     status, end = slurm.wait(run)
 
     assert (status, end["state"]) == (0, "COMPLETED"), slurm.serried("logs", run).stdout
@@ -163,7 +156,7 @@ def test_accelerate_within_a_session_goes_on_where_it_was_stopped(slurm, wait_un
     run = submit(slurm, "accelerate", 1, program="accelerate_in_a_session.py", leaves=True)
 
     wait_until(lambda: lines(slurm, run, "from step 0"), seconds=PATIENCE, what="the first attempt")
-    ask_to_save(slurm, run)
+    slurm.ask_to_save(run)
     resumed = r"from step \d+"
     (line,) = wait_until(lambda: lines(slurm, run, resumed, attempt=2), seconds=PATIENCE, what="the second attempt")
     slurm.serried("stop", "-y", run)

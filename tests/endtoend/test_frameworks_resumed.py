@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import NamedTuple
 
 import pytest
@@ -63,12 +62,6 @@ def resumed_from(place: Place, run: str) -> list[str]:
     return [name for _, is_there, name in events if is_there]
 
 
-def ask_to_save(place: Place, run: str) -> None:
-    request = {"t": time.time(), "request": "stop", "reason": "limit", "by": "a test", "save": True}
-    with (place.directory(run) / "attempts" / "1" / "control.jsonl").open("a") as control:
-        control.write(json.dumps(request) + "\n")
-
-
 @pytest.mark.slurm
 @pytest.mark.parametrize("page", PROGRAMS)
 def test_it_is_cut_by_its_time_limit_and_continues_by_the_command_of_its_page(slurm, page):
@@ -106,7 +99,7 @@ def test_the_callback_for_transformers_saves_at_one_step_on_all_ranks(slurm, wai
     )
     started = "rank . of .*"
     wait_until(lambda: len(lines(slurm, run, started, 1)) == 4, seconds=PATIENCE, what="the first attempt trains")
-    ask_to_save(slurm, run)
+    slurm.ask_to_save(run)
     (line, *_) = wait_until(lambda: lines(slurm, run, started, 2), seconds=PATIENCE, what="the second attempt trains")
     wait_until(lambda: len(lines(slurm, run, started, 2)) == 4, seconds=PATIENCE, what="all of its ranks train")
     slurm.serried("stop", "-y", run)

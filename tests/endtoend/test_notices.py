@@ -110,7 +110,7 @@ def tell(place: Place, tmp_path: Path):
     (place.project / "serried.toml").write_text(text)
 
     def submit(url: str, *words: str) -> dict[str, str]:
-        here = Place(place.cluster, place.project, {**place.environ, "HOOK": url, "SERRIED_LOCAL_SLOTS": "16"})
+        here = place.with_environ(HOOK=url, SERRIED_LOCAL_SLOTS="16")
         done = here.serried("submit", "--json", *words)
         assert done.returncode == 0, done.stderr
         return {run["experiment"]: run["id"] for run in json.loads(done.stdout)["runs"]}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 from place import Place
-from serried.base.files import Journal
 from trees import tree
 
 FILE = f"""
@@ -40,8 +39,7 @@ def test_outputs_of_an_array_that_was_requeued_are_fetched_and_never_cleaned_bef
     tasks = place.directory(run) / "tasks"
     for index in (0, 1):
         wait_until(lambda index=index: (tasks / f"{index}/source/results/log.txt").exists())
-        request = {"t": 0, "request": "stop", "reason": "limit", "by": "test", "save": True}
-        Journal(tasks / f"{index}/attempts/1/control.jsonl").append(request)
+        place.ask_to_save(run, task=index)
 
     status, end = place.wait(run)
 

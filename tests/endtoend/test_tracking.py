@@ -6,7 +6,6 @@ import pytest
 
 import tracked
 from place import Place
-from serried.base.files import Journal
 
 PROGRAM = """
 import os, pathlib, sys, time, wandb
@@ -36,14 +35,7 @@ track = { sinks = ["wandb"], project = "digits" }
     )
     run = local.submit("train", "--track", "offline")
     wait_until(lambda: len(list(local.directory(run).glob("checkpoints/*.ckpt"))) == 2)
-    request = {
-        "t": 0,
-        "request": "stop",
-        "reason": "limit",
-        "by": "test",
-        "save": True,
-    }  # as the head, before the limit
-    Journal(local.directory(run) / "attempts" / "1" / "control.jsonl").append(request)
+    local.ask_to_save(run)
     code, end = local.wait(run)
     assert (code, end["state"]) == (0, "COMPLETED"), local.why(run)
     folder = local.directory(run) / "results" / "tracking"

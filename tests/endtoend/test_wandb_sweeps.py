@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from place import Place
-from serried.base.files import Journal
 from wandb_server import KEY, WandbServer
 
 PROGRAM = """
@@ -56,8 +55,7 @@ def test_each_task_is_an_agent_that_trains_one_trial(local: Place, wait_until):
         directory = local.directory(run)
         wait_until(lambda: list(directory.glob("tasks/*/checkpoints/0.ckpt")))
         cut = next(directory.glob("tasks/*/checkpoints/0.ckpt")).parents[1]
-        request = {"t": 0, "request": "stop", "reason": "limit", "by": "test", "save": True}  # as before the limit
-        Journal(cut / "attempts" / "1" / "control.jsonl").append(request)
+        local.ask_to_save(run, task=int(cut.name))
         assert local.wait(run)[0] == 1
         shown = json.loads(local.serried("sweep", "show", run, "--json").stdout)
         page = local.serried("sweep", "show", run).stderr

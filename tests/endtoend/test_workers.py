@@ -12,8 +12,8 @@ import sys
 
 import pytest
 
-from place import Place, environment, job_script
-from serried.base.files import Journal, read_json
+from place import job_script
+from serried.base.files import read_json
 from serried.schema import layout
 from serried.schema.layout import RunDirectory
 
@@ -130,15 +130,6 @@ def test_stopping_a_sweep_stops_its_workers_and_no_trial_is_drawn(place, sweep, 
     assert not where.task(3).attempts.exists()
 
 
-def cut(where, trial, wait_until):
-    """Send a running trial what it gets before the time limit."""
-    log = where.task(trial).attempt(1).rank_log(0, 0)
-    wait_until(lambda: log.exists() and log.read_text())
-    journal = Journal(where.task(trial).attempt(1).control)
-    journal.append({"request": "stop", "reason": "limit", "save": True})
-    journal.close()
-
-
 def test_a_drawn_trial_that_the_limit_cuts_resumes_with_its_parameters_in_its_job(place, sweep, wait_until):
     restarts = ("--set", "limit.restarts=2", "--set", "limit.continue=requeue")
     if place.cluster == "pbs":  # its jobs cannot requeue themselves
@@ -147,7 +138,8 @@ def test_a_drawn_trial_that_the_limit_cuts_resumes_with_its_parameters_in_its_jo
         assert refused.stderr.splitlines()[0] == "error: with `--workers`, a trial cannot continue in a job of its own"
         return
     run, where = sweep("0.5,0.25,2.0", "--workers", "1", "--time", "10m", *restarts, long=0.25)
-    cut(where, 1, wait_until)
+    wait_until(lambda: place.log(run, task=1))
+    place.ask_to_save(run, task=1)
     assert place.wait(run)[0] == 0
 
     assert workers(where, 3)[:2] == [0, 0]
@@ -157,19 +149,12 @@ def test_a_drawn_trial_that_the_limit_cuts_resumes_with_its_parameters_in_its_jo
     assert [len(told(where, trial)) for trial in (0, 2)] == [1, 1]
 
 
-def test_a_drawn_trial_that_slurm_preempts_resumes_in_its_job(make_lab, project, tmp_path, wait_until):
-    lab = make_lab(
-        nodes=1,
-        gpus=0,
-        settings={"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"},
-        partitions=("urgent PriorityTier=10",),
-    )
-    (tmp_path / "scratch").mkdir()
-    place = Place("slurm", project, environment(tmp_path, lab.variables))
+def test_a_drawn_trial_that_slurm_preempts_resumes_in_its_job(slurm_of, tmp_path, wait_until):
+    preempts = {"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"}
+    place, _ = slurm_of(nodes=1, gpus=0, settings=preempts, partitions=("urgent PriorityTier=10",))
     restarts = ("--set", "limit.restarts=1")
     run, where = sweeps_at(place)("0.5,0.25,2.0", "--workers", "1", "--time", "10m", *restarts, long=0.25)
-    log = where.task(1).attempt(1).rank_log(0, 0)
-    wait_until(lambda: log.exists() and log.read_text())
+    wait_until(lambda: place.log(run, task=1))
     go = tmp_path / "go"
     urgent = f"until [ -e {shlex.quote(str(go))} ]; do sleep 0.1; done"
     words = ("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", f"--wrap={urgent}")
@@ -191,7 +176,8 @@ def test_a_trial_that_the_limit_cuts_for_good_ends_the_job_and_is_retried_from_i
     run, where = sweeps_at(local)("0.5,0.25,2.0", "--workers", "1", "--time", "10m", long=0.25)
     after = local.serried("submit", "--cluster", "local", "--after", f"{run}/2", "--", "true")
     assert (after.returncode, f"no job can wait for trial `{run}/2`" in after.stderr) == (2, True)
-    cut(where, 1, wait_until)
+    wait_until(lambda: local.log(run, task=1))
+    local.ask_to_save(run, task=1)
     local.wait(run)
     assert states(local, run) == {0: "COMPLETED", 1: "TIMEOUT", 2: "COMPLETED"}
     assert workers(where, 3) == [0, 0, 1]

@@ -1,6 +1,7 @@
 """A job script for sbatch or qsub -> an experiment that runs it, its directives as settings, and suggestions.
 
 The script is not translated: bash runs it unchanged. Settings and suggestions say what can be written in its place.
+Nothing is run or asked while a script is read.
 """
 
 from __future__ import annotations

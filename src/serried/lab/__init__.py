@@ -3,6 +3,9 @@
 lab = serried.lab.up(nodes=2, gpus=4)
 lab.run("srun", "-N2", "hostname")
 lab.down()
+
+The names of daemons, ports and folders are in `config`; `daemons` starts them, `lab` has the life of one lab. Each lab
+listens on loopback only, and its daemons are ended by their pid and start time.
 """
 
 from __future__ import annotations

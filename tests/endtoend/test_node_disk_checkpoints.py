@@ -54,8 +54,7 @@ def test_a_run_of_two_nodes_goes_on_from_what_was_brought_from_their_disks(slurm
     there = slurm.directory(run)
     wait_until(lambda: "step1.pt" in tree(there / "checkpoints"))
     wait_until(lambda: {"first-0.csv", "first-1.csv"} <= tree(there / "results").keys())
-    with (there / "attempts/1/control.jsonl").open("a") as control:
-        print(json.dumps({"request": "stop", "reason": "limit", "save": True}), file=control)
+    slurm.ask_to_save(run)
     slurm.wait(run)
 
     end = read_json(there / "exit.json")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
 from place import Place
-from serried.base.files import Journal, read_json
+from serried.base.files import read_json
 
 FILE = """
 [defaults]
@@ -58,21 +57,13 @@ raise SystemExit(85)
 def place(place: Place) -> Place:
     (place.project / "long.py").write_text(LONG)
     (place.project / "serried.toml").write_text(FILE.format(cluster=place.cluster, python=sys.executable))
-    return Place(place.cluster, place.project, {**place.environ, "SERRIED_LOCAL_SLOTS": "16"})
+    return place.with_environ(SERRIED_LOCAL_SLOTS="16")
 
 
 def submitted(place: Place, *words: str) -> dict[str, str]:
     done = place.serried("submit", "--json", *words)
     assert done.returncode == 0, done.stderr
     return {run["experiment"]: run["id"] for run in json.loads(done.stdout)["runs"]}
-
-
-def has_begun(folder: Path) -> bool:
-    return (folder / "attempts" / "1" / "node-0" / "rank-0.log").exists()
-
-
-def said(folder: Path) -> str:
-    return (folder / "attempts" / "1" / "node-0" / "rank-0.log").read_text()
 
 
 def test_runs_come_after_the_whole_of_others_and_only_as_they_were_to(place, wait_until):
@@ -83,13 +74,12 @@ def test_runs_come_after_the_whole_of_others_and_only_as_they_were_to(place, wai
     after_all = submitted(place, "echo", "--after", f"{slow}/5:any", "--after", f"{after_slow}:notok")["echo"]
     folders = {run: place.directory(run) for run in (*runs.values(), slow, after_slow, after_all)}
     (folders[runs["gate"]] / "go").touch()
-    wait_until(lambda: has_begun(folders[runs["long"]]))
-    wait_until(lambda: has_begun(folders[slow] / "tasks" / "5"))
+    for begins in (place.attempt(runs["long"]), place.attempt(slow, task=5)):
+        wait_until((begins / "node-0/rank-0.log").exists)
 
     wait_until(lambda: (read_json(folders[runs["long"]] / "links" / f"{runs['long']}-2.json") or {}).get("job"))
     why = place.why(runs["use"])
-    control = folders[runs["long"]] / "attempts" / "1" / "control.jsonl"
-    Journal(control).append({"t": 0, "request": "stop", "reason": "limit", "by": "test", "save": True})
+    place.ask_to_save(runs["long"])
     assert place.serried("stop", "-y", slow).returncode == 0
     # Both of those after `long` are too early now, and queue again behind its second job.
     links = [folders[runs[name]] / "links" / f"{runs[name]}-2.json" for name in ("use", "tidy")]
@@ -107,7 +97,7 @@ def test_runs_come_after_the_whole_of_others_and_only_as_they_were_to(place, wai
         "after all": "COMPLETED",
     }, ends
     assert (ends["long"]["attempt"], ends["use"]["attempt"]) == (2, 1)
-    assert (said(folders[runs["use"]]), said(folders[after_all])) == ("by long\n", "here\n")
+    assert (place.log(runs["use"]), place.log(after_all)) == ("by long\n", "here\n")
     for run, other, to_be in ((runs["tidy"], runs["long"], "has completed"), (after_slow, slow, "ended CANCELLED")):
         end = place.show(run)
         success = "failure" if to_be == "has completed" else "success"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from place import Place, environment
-from serried.base.files import Journal, read_json
+from place import Place
+from serried.base.files import read_json
 from serried.train.checkpoints import store
 
 SAVES = """
@@ -42,12 +42,10 @@ def words(place: Place, *argv: str) -> str:
 def saving(place: Place, wait_until) -> tuple[str, Path]:
     """A run that was asked to save because of its limit, and may go on."""
     run = place.submit("--set", "limit.restarts=3", "--set", "limit.grace=3s", "--", "bash", "-c", SAVES)
-    attempt = place.directory(run) / "attempts/1"
-    log = attempt / "node-0/rank-0.log"
-    wait_until(lambda: log.exists() and "up" in log.read_text())
-    Journal(attempt / "control.jsonl").append({"t": 0, "request": "stop", "reason": "limit", "save": True})
-    wait_until(lambda: "saving" in log.read_text())
-    return run, attempt.parents[1]
+    wait_until(lambda: "up" in place.log(run))
+    place.ask_to_save(run)
+    wait_until(lambda: "saving" in place.log(run))
+    return run, place.directory(run)
 
 
 def ended(place: Place, run: str, job: str, wait_until) -> tuple[str, str, list[str]]:
@@ -76,7 +74,7 @@ def test_a_job_that_was_cancelled_does_not_come_back(slurm, tmp_path, wait_until
         (slurm.project / "serried.toml").write_text(f"[clusters.slurm]\npython = '{python}'\n")
     if moment == "just before the requeue":
         path = f"{shim(tmp_path / 'bin', 'scontrol', 'requeue').parent}:{path}"
-    place = Place("slurm", slurm.project, {**slurm.environ, "PATH": path})
+    place = slurm.with_environ(PATH=path)
     run, directory = saving(place, wait_until)
     job = place.show(run)["job"]
     if moment == "while ranks save":
@@ -106,23 +104,16 @@ with st.session() as run:
 
 
 @pytest.mark.torch
-def test_a_preempted_job_goes_on_from_its_newest_whole_checkpoint(make_lab, project, tmp_path, wait_until):
+def test_a_preempted_job_goes_on_from_its_newest_whole_checkpoint(slurm_of, project, tmp_path, wait_until):
     pytest.importorskip("torch", reason="needs torch: pip install torch")
-    lab = make_lab(
-        nodes=1,
-        gpus=0,
-        settings={"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE", "KillWait": "120"},
-        partitions=("urgent PriorityTier=10",),
-    )
-    (tmp_path / "scratch").mkdir()
-    place = Place("slurm", project, environment(tmp_path, lab.variables))
+    preempts = {"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE", "KillWait": "120"}
+    place, _ = slurm_of(nodes=1, gpus=0, settings=preempts, partitions=("urgent PriorityTier=10",))
     (project / "train.py").write_text(TRAINS)
     (project / "serried.toml").write_text(f"[clusters.slurm]\nlocal_disk = '{tmp_path}/disk'\nkill_wait = '120s'\n")
     own = ("--ranks", "2", "--set", "limit.restarts=1", "--set", 'data.results=["*.csv"]')
     run = place.submit(*own, "--", sys.executable, "train.py", "{results}")
     directory = place.directory(run)
-    log = directory / "attempts/1/node-0/rank-0.log"
-    wait_until(lambda: log.exists() and "up" in log.read_text())
+    wait_until(lambda: "up" in place.log(run))
     wait_until(lambda: store.whole(directory / "checkpoints"))
 
     go = tmp_path / "go"
@@ -144,6 +135,5 @@ def test_a_preempted_job_goes_on_from_its_newest_whole_checkpoint(make_lab, proj
     go.touch()
     status, end = place.wait(run)
     assert (status, end["state"], place.show(run)["attempts"][-1]["attempt"]) == (0, "COMPLETED", 2)
-    again = directory / "attempts/2/node-0/rank-0.log"
-    assert again.read_text().splitlines()[0] == f"resumed {newest}"
+    assert place.log(run, attempt=2).splitlines()[0] == f"resumed {newest}"
     assert sorted(path.name for path in results.glob("*.csv")) == [f"{one}-{rank}.csv" for one in "12" for rank in "01"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import sys
 
-from serried.base.files import Journal
-
 SCRIPT = """\
 import json, os, pathlib, sys, time
 here = pathlib.Path(os.environ["SERRIED_CHECKPOINT_DIR"])
@@ -20,12 +18,6 @@ while "wait" in sys.argv and attempt == "1":
     if pathlib.Path(os.environ["SERRIED_STOP_FILE"]).exists():
         sys.exit(85)
 """
-
-
-def ask_to_save(place, run):
-    """As the head does before the time limit."""
-    control = place.directory(run) / "attempts" / "1" / "control.jsonl"
-    Journal(control).append({"t": 0, "request": "stop", "reason": "limit", "by": "test", "save": True})
 
 
 def told(place, run, attempt=1):
@@ -42,7 +34,7 @@ def test_a_program_of_any_kind_is_told_what_to_go_on_from(local, wait_until):
     saved = f"{local.directory(first)}/checkpoints/epoch 1.ckpt"
     second = local.submit("--resume", "it's the first", "--set", "limit.restarts=1", *command, "wait")
     wait_until(lambda: list(local.directory(second).glob("results/1-*.json")))
-    ask_to_save(local, second)
+    local.ask_to_save(second)
     assert local.wait(second)[0] == 0
     assert told(local, second) == [[[f"--from={saved}", "wait"], saved, False]] * 2
     own = f"{local.directory(second)}/checkpoints/epoch 1.ckpt"
@@ -97,7 +89,7 @@ def test_a_program_that_knows_nothing_goes_on_from_what_was_brought_from_its_nod
     kept = local.directory(run) / "checkpoints"
     wait_until(lambda: {path.name for path in kept.glob("*.pt")} >= {"epoch-1.pt", "epoch-2.pt"})
     wait_until(lambda: list((tmp_path / "disk").rglob("epoch-3.pt")))
-    ask_to_save(local, run)
+    local.ask_to_save(run)
     assert local.wait(run)[0] == 0
     printed = [local.serried("logs", run, "--attempt", number).stdout for number in ("1", "2")]
     assert printed == ["from 0  False\n", "from 2 epoch-2.pt False\n"]

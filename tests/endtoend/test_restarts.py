@@ -6,8 +6,6 @@ import subprocess
 
 import pytest
 
-from serried.base.files import Journal
-
 TRAINS = """
 mkdir "$SERRIED_CHECKPOINT_DIR/step-$SERRIED_ATTEMPT"
 echo '{"schema": 1, "files": {}}' >"$SERRIED_CHECKPOINT_DIR/step-$SERRIED_ATTEMPT/COMPLETE"
@@ -23,10 +21,8 @@ def test_a_chain_ends_with_its_budget(local, wait_until):
     runs = {form: local.submit("--set", f"limit.continue={form}", *words) for form in FORMS}
     for number in (1, 2):
         for run in runs.values():
-            there = local.directory(run)
-            wait_until((there / "checkpoints" / f"step-{number}" / "COMPLETE").exists)
-            control = Journal(there / "attempts" / str(number) / "control.jsonl")
-            control.append({"t": 0, "request": "stop", "reason": "limit", "by": "test", "save": True})
+            wait_until((local.directory(run) / f"checkpoints/step-{number}/COMPLETE").exists)
+            local.ask_to_save(run, number)
     ends = {form: local.wait(run)[1] for form, run in runs.items()}
 
     told = "hit its time limit; the ranks saved at step 2; no further attempt is allowed"

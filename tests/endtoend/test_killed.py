@@ -13,21 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from place import Place, agents, environment, job_script
+from place import Place, agents, job_script
 from serried.base import processes
-from serried.base.files import Journal
 
 PYTHON = sys.executable
 SLEEPS = ("--set", "limit.grace=2s", "--", PYTHON, "-c", "import time; print('up', flush=True); time.sleep(1000)")
-
-
 IGNORES = ("--set", "limit.grace=2s", "--", "bash", "-c", "trap '' TERM; echo up; sleep 1000")
-GOES_ON = (
-    "--",
-    "bash",
-    "-c",
-    "[ -e $SERRIED_CHECKPOINT_DIR/one ] && exit 0; echo 1 >$SERRIED_CHECKPOINT_DIR/one; sleep 1000",
-)
+CONTINUES = "[ -e $SERRIED_CHECKPOINT_DIR/one ] && exit 0; echo 1 >$SERRIED_CHECKPOINT_DIR/one; sleep 1000"
 
 
 @pytest.fixture
@@ -113,8 +105,7 @@ def test_stop_ends_a_run_and_says_who(place, running, wait_until, marked_process
 def test_scancel_ends_a_run_that_never_comes_back(slurm, wait_until, marked_processes):
     run = slurm.submit("--ranks", "2", "--set", "limit.restarts=3", *SLEEPS)
     job = slurm.show(run)["job"]
-    directory = slurm.directory(run)
-    wait_until(lambda: list(directory.glob("attempts/1/node-0/rank-0.log")))
+    wait_until((slurm.attempt(run) / "node-0/rank-0.log").exists)
 
     subprocess.run(["scancel", job], env=dict(slurm.environ), check=True)
     status, end = slurm.wait(run)
@@ -122,7 +113,7 @@ def test_scancel_ends_a_run_that_never_comes_back(slurm, wait_until, marked_proc
     assert (status, end["state"]) == (1, "CANCELLED")
     wait_until(lambda: marked_processes(run) == [])
     wait_until(lambda: slurm.has_left_queue(job))
-    assert not (directory / "attempts" / "2").exists()
+    assert not slurm.attempt(run, 2).exists()
 
 
 def test_the_time_limit_is_told_as_such(place):
@@ -146,14 +137,8 @@ def test_the_first_failure_ends_the_ranks_of_every_node(slurm, wait_until, marke
     wait_until(lambda: marked_processes(run) == [])
 
 
-def on(lab, project, tmp_path) -> Place:
-    (tmp_path / "scratch").mkdir()
-    return Place("slurm", project, environment(tmp_path, lab.variables))
-
-
-def test_a_lost_node_ends_the_rest_and_is_named(make_lab, project, tmp_path, wait_until, marked_processes):
-    lab = make_lab(nodes=2, settings={"SlurmdTimeout": "10"})
-    slurm = on(lab, project, tmp_path)
+def test_a_lost_node_ends_the_rest_and_is_named(slurm_of, wait_until, marked_processes):
+    slurm, lab = slurm_of(nodes=2, settings={"SlurmdTimeout": "10"})
     run = slurm.submit("--nodes", "2", "--ranks", "2", *SLEEPS)
     directory = slurm.directory(run)
     wait_until(lambda: len(list(directory.glob("attempts/1/node-*/rank-*.log"))) == 4)
@@ -166,11 +151,11 @@ def test_a_lost_node_ends_the_rest_and_is_named(make_lab, project, tmp_path, wai
     wait_until(lambda: marked_processes(run) == [])
 
 
-def test_a_lost_first_node_is_never_a_success(make_lab, project, tmp_path, wait_until):
+def test_a_lost_first_node_is_never_a_success(slurm_of, wait_until):
     """Nor the end of a run whose next job waits."""
-    lab = make_lab(nodes=2, settings={"SlurmdTimeout": "10"})
-    slurm = on(lab, project, tmp_path)
-    goes_on = slurm.submit("--ranks", "1", "--set", "limit.continue=successor", "--set", "limit.restarts=1", *GOES_ON)
+    slurm, lab = slurm_of(nodes=2, settings={"SlurmdTimeout": "10"})
+    restarts = ("--set", "limit.continue=successor", "--set", "limit.restarts=1")
+    goes_on = slurm.submit("--ranks", "1", *restarts, "--", "bash", "-c", CONTINUES)
     run = slurm.submit("--nodes", "2", "--ranks", "2", *SLEEPS)
     directory, other = slurm.directory(run), slurm.directory(goes_on)
     wait_until(lambda: len(list(directory.glob("attempts/1/node-*/rank-*.log"))) == 4)
@@ -188,7 +173,7 @@ def test_a_lost_first_node_is_never_a_success(make_lab, project, tmp_path, wait_
 def saves_when_asked(slurm, wait_until) -> str:
     """A run that has begun, saves when asked to, and has finished in its second attempt."""
     run = slurm.submit("--ranks", "1", "--set", "limit.restarts=1", "--", "bash", "-c", SAVES)
-    wait_until(lambda: list(slurm.directory(run).glob("attempts/1/node-0/rank-0.log")))
+    wait_until((slurm.attempt(run) / "node-0/rank-0.log").exists)
     return run
 
 
@@ -201,7 +186,7 @@ def away_for_it(slurm: Place, tmp_path: Path) -> Place:
 exec {shutil.which("scontrol")} "$@"
 """)
     program.chmod(0o755)
-    return Place(slurm.cluster, slurm.project, {**slurm.environ, "PATH": f"{program.parent}:{slurm.environ['PATH']}"})
+    return slurm.with_environ(PATH=f"{program.parent}:{slurm.environ['PATH']}")
 
 
 SAVES = """
@@ -215,15 +200,14 @@ AWAY_SECONDS = 20
 
 
 def test_a_controller_that_is_away_is_waited_for_when_ranks_start_and_when_a_job_requeues(
-    make_lab, project, tmp_path, wait_until
+    slurm_of, project, tmp_path, wait_until
 ):
-    lab = make_lab(nodes=2)
-    slurm = on(lab, project, tmp_path)
+    slurm, lab = slurm_of(nodes=2)
     requeues, cancelled = (
         saves_when_asked(slurm, wait_until),
         saves_when_asked(away_for_it(slurm, tmp_path), wait_until),
     )
-    first = [slurm.directory(run) / "attempts" / "1" for run in (requeues, cancelled)]
+    first = [slurm.attempt(run) for run in (requeues, cancelled)]
     job = slurm.show(cancelled)["job"]
     reached, go = tmp_path / "reached", tmp_path / "go"
     slow = tmp_path / "python"
@@ -237,9 +221,8 @@ def test_a_controller_that_is_away_is_waited_for_when_ranks_start_and_when_a_job
     wait_until(reached.exists)
     lab.stop("slurmctld")
     go.touch()
-    for attempt in first:
-        request = {"t": 0, "request": "stop", "reason": "limit", "by": "test", "save": True}
-        Journal(attempt / "control.jsonl").append(request)
+    for run in (requeues, cancelled):
+        slurm.ask_to_save(run)
 
     wait_until(lambda: "Unable to contact slurm controller" in log.read_text())
     wait_until(lambda: all((attempt / "exit.json").exists() for attempt in first))
@@ -256,9 +239,8 @@ def test_a_controller_that_is_away_is_waited_for_when_ranks_start_and_when_a_job
     assert not (first[1].parent / "2").exists()
 
 
-def test_an_unreachable_controller_refuses_a_submit_and_leaves_nothing(make_lab, project, tmp_path):
-    lab = make_lab(nodes=1)
-    slurm = on(lab, project, tmp_path)
+def test_an_unreachable_controller_refuses_a_submit_and_leaves_nothing(slurm_of, tmp_path):
+    slurm, lab = slurm_of(nodes=1)
     lab.kill("slurmctld")
 
     done = slurm.serried("submit", "--cluster", "slurm", "--", "true")
