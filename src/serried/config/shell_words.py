@@ -45,12 +45,10 @@ def split(text: str) -> tuple[str, ...]:
             words += [] if word is None else [word]
             word = None
         elif kind != "glue":
-            word = (word or "") + _literal(kind, match[kind])
+            is_double = kind == "double"
+            piece = re.sub(r'\\([$`"\\])|\\\n', lambda each: each[1] or "", match[kind]) if is_double else match[kind]
+            word = (word or "") + piece
     return tuple(words) if word is None else (*words, word)
-
-
-def _literal(kind: str, piece: str) -> str:
-    return re.sub(r'\\([$`"\\])|\\\n', lambda match: match[1] or "", piece) if kind == "double" else piece
 
 
 def read_commands(path: Path) -> tuple[tuple[str, ...], ...]:
@@ -85,14 +83,10 @@ def lines(text: str) -> tuple[tuple[int, str], ...]:
         if not pending and (not line.strip() or line.lstrip().startswith("#")):
             continue
         pending.append(line)
-        if not _continues(line):
+        if (len(line) - len(line.rstrip("\\"))) % 2 == 0:
             found.append((number - len(pending) + 1, "\n".join(pending)))
             pending = []
     return (*found, *([(number - len(pending) + 1, "\n".join(pending))] if pending else []))
-
-
-def _continues(line: str) -> bool:
-    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def variables(words: tuple[str, ...]) -> tuple[str, ...]:
@@ -206,6 +200,7 @@ def given(command: str | Sequence[str]) -> Sequence[str]:
 
 
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=[ \t]*")
+_VALUE = re.compile(r"""'(?P<single>[^']*)'|"(?P<double>(?:[^"\\]|\\.)*)"|(?!['"])(?P<plain>[^\n]*)""", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "$": "$", "`": "`"}
 
 
@@ -250,26 +245,17 @@ def parse_env(text: str, path: str) -> dict[str, str]:
 
 def _env_value(text: str, position: int, path: str, number: int) -> tuple[str, int]:
     """The value that starts at `position`, and the start of the next line."""
-    quote = text[position : position + 1]
-    if quote not in ("'", '"'):
-        end = text.find("\n", position)
-        end = len(text) if end < 0 else end
-        return re.split(r"(?:^|\s)#", text[position:end], maxsplit=1)[0].strip(), end + 1
-    value = ""
-    position += 1
-    while position < len(text) and text[position] != quote:
-        if text[position] == "\\" and quote == '"' and text[position + 1 : position + 2] in _ESCAPES:
-            value += _ESCAPES[text[position + 1]]
-            position += 2
-        else:
-            value += text[position]
-            position += 1
-    end = text.find("\n", position)
+    match = _VALUE.match(text, position)
+    end = text.find("\n", match.end()) if match else -1
     end = len(text) if end < 0 else end
-    rest = text[position + 1 : end].strip()
-    if position >= len(text) or (rest and not rest.startswith("#")):
+    if match and match["plain"] is not None:
+        return re.split(r"(?:^|\s)#", match["plain"], maxsplit=1)[0].strip(), end + 1
+    rest = text[match.end() : end].strip() if match else ""
+    if match is None or (rest and not rest.startswith("#")):
         raise ConfigError("the quotes of this value do not end", path=path, line=number)
-    return value, end + 1
+    if match["single"] is not None:
+        return match["single"], end + 1
+    return re.sub(r'\\([ntr"\\$`])', lambda each: _ESCAPES[each[1]], match["double"]), end + 1
 
 
 @dataclass(eq=False)

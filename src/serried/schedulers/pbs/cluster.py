@@ -193,8 +193,6 @@ def blocks(text: str, head: str) -> Iterator[tuple[str, Attributes]]:
 
 def inside(environ: Mapping[str, str]) -> Inside:
     """The job around us: its hosts are in the node file, `qstat` reports the rest."""
-    from serried.schedulers.client import query
-
     job, task = environ["PBS_JOBID"], environ.get("PBS_TASKNUM", "1")
     if task.lstrip("0") != "1":
         raise UsageError(

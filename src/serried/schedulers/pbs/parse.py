@@ -121,14 +121,16 @@ def attributes_of(stdout: str) -> Iterator[tuple[str, Attributes]]:
 def _job(identity: str, attributes: Attributes) -> Job:
     job, task = split(identity)
     letter = attributes.get("job_state", "")
-    told = _variable(attributes, names.TASK)
+    given = re.search(rf"(?:^|,){names.TASK}=(\d+)(?:,|$)", attributes.get("Variable_List", ""))  # by `-v`
+    hosts = (part.partition("/")[0] for part in attributes.get("exec_host", "").split("+") if part)
+    runs = attributes.get("run_count", "")
     found = Job(
         id=job,
-        task=int(told) if task is None and told.isdecimal() else task,
+        task=int(given[1]) if task is None and given else task,
         state=STATES.get(letter, names.UNKNOWN),
         raw=letter,
-        nodes=_nodes(attributes.get("exec_host", "")),
-        restarts=max(0, _number(attributes.get("run_count", "")) - 1),
+        nodes=tuple(dict.fromkeys(hosts)),
+        restarts=max(0, int(runs) - 1) if runs.isdecimal() else 0,
         name=attributes.get("Job_Name", ""),
     )
     if letter in ("F", "X"):
@@ -168,21 +170,6 @@ def epoch(text: str) -> float | None:
         return time.mktime(time.strptime(text, "%a %b %d %H:%M:%S %Y"))
     except (ValueError, OverflowError):
         return None
-
-
-def _nodes(exec_host: str) -> tuple[str, ...]:
-    """`pbsn1/0*2+pbsn2/0*2` names two hosts."""
-    return tuple(dict.fromkeys(part.partition("/")[0] for part in exec_host.split("+") if part))
-
-
-def _variable(attributes: Attributes, name: str) -> str:
-    """A variable that the job was given with `-v`."""
-    match = re.search(rf"(?:^|,){name}=([^,]*)", attributes.get("Variable_List", ""))
-    return match[1] if match else ""
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() else 0
 
 
 REASONS: WaitReasons = (

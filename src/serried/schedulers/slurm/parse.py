@@ -45,8 +45,7 @@ _ID = re.compile(r"^(\d+)(?:_(\d+|\[[^\]]*\])|\+\d+)?$")
 
 def state(word: str) -> str:
     """Ours for `CANCELLED by 1000`, `RUNNING+`, `TIMEOUT`; UNKNOWN for a word we do not know."""
-    first = word.split(maxsplit=1)[0].rstrip("+") if word.strip() else ""
-    return state_of(first)
+    return state_of(word.strip().partition(" ")[0].rstrip("+"))
 
 
 def queue(stdout: str) -> list[Job]:
@@ -189,8 +188,7 @@ REFUSALS = (
     r"Job --batch option is invalid",
     r"Requested GRES option unsupported",
     r"Insufficient GRES available",
-    r"Job dependency problem",
-    r"Dependency problem",
+    r"(Job d|D)ependency problem",
     r"Script larger|Batch script is too large|exceeds size limit",
     r"Unspecified error",
     r"Incompatible versions of client and server code",
@@ -208,8 +206,7 @@ BEFORE_THE_CALL = (
     r"Batch script (contains|is empty)",
     r"This does not look like a batch script",
     r"cli_filter plugin terminated with error",
-    r"error: Invalid ",
-    r"error: invalid ",
+    r"error: [Ii]nvalid ",
     r"Invalid .* specification",
     r"Invalid --\w+",
     r"invalid number of",
@@ -227,13 +224,10 @@ def submit_outcome(stderr: str) -> SubmitOutcome:
     """
     answer = _FAILED.search(stderr)
     text, refusals = (answer[1], REFUSALS) if answer else (stderr, BEFORE_THE_CALL)
-    if _says(NOT_DELIVERED, text):
-        return SubmitOutcome.UNREACHABLE
-    return SubmitOutcome.REFUSED if _says(refusals, text) else SubmitOutcome.UNCERTAIN
-
-
-def _says(patterns: tuple[str, ...], text: str) -> bool:
-    return any(re.search(pattern, text) for pattern in patterns)
+    for outcome, patterns in ((SubmitOutcome.UNREACHABLE, NOT_DELIVERED), (SubmitOutcome.REFUSED, refusals)):
+        if any(re.search(pattern, text) for pattern in patterns):
+            return outcome
+    return SubmitOutcome.UNCERTAIN
 
 
 REASONS: WaitReasons = (
