@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from serried.base.manifest import scan
 
@@ -34,6 +37,19 @@ def holding(folder: Path, text: bytes) -> list[Path]:
             if path.is_file() and text in path.read_bytes():
                 found.append(path)
     return found
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, options: str) -> Iterator[Path]:
+    """A file system with these options of tmpfs at `folder`, which only root can mount."""
+    folder.mkdir(exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"mode=700,{options}", "tmpfs", folder]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("only root can mount a small disk")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
 
 
 def plant(there: Path, *, files: int, large: int) -> Path:

@@ -22,6 +22,7 @@ from serried.agent.node_disk.folder import Folder
 from serried.base import files, locks
 from serried.base.files import write_json
 from serried.schema.layout import RunDirectory
+from trees import small_disk
 
 MESS = """
 cd "$SLURM_TMPDIR" && pwd
@@ -60,26 +61,29 @@ def test_ranks_have_a_folder_on_the_node_that_goes_whatever_they_leave_in_it(sta
     assert (outside / "file").read_text() == "stays"
 
 
-@pytest.mark.parametrize(("end", "status"), [("failure", 3), ("cancel", 143), ("limit", 124)])
-def test_the_folder_goes_at_every_kind_of_end(start, wait_until, tmp_path, end, status):
-    command = "touch $SLURM_TMPDIR/file; echo ready; " + ("exit 3" if end == "failure" else "exec sleep 475")
-    run = start(command, ranks=1, time_seconds=4 if end == "limit" else None)
-    if end == "cancel":
+ENDS = {
+    "failure": (3, "exit 3"),
+    "cancel": (143, "exec sleep 475"),
+    "limit": (124, "exec sleep 475"),
+    "job.sh killed": (-9, "sleep 475"),
+    "head killed": (None, "sleep 475"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_the_folder_goes_at_every_kind_of_end(start, wait_until, tmp_path, end):
+    status, command = ENDS[end]
+    limit = 4 if end == "limit" else None
+    run = start(f"touch $SLURM_TMPDIR/file; echo ready; {command}", ranks=1, time_seconds=limit)
+    if end not in ("failure", "limit"):
         wait_until(lambda: "ready" in run.output())
-        run.process.terminate()
+        pid = run.pid_of("head") if end == "head killed" else run.process.pid
+        os.kill(pid, signal.SIGTERM if end == "cancel" else signal.SIGKILL)
 
-    assert run.wait() == status
-    assert list(tmp_path.glob("serried-*")) == []
-
-
-@pytest.mark.parametrize("role", ["head", "job.sh"])
-def test_the_folder_goes_also_when_the_head_or_the_script_is_killed(start, wait_until, tmp_path, role):
-    run = start("echo ready; sleep 475", ranks=1)
-    wait_until(lambda: "ready" in run.output())
-
-    os.kill(run.process.pid if role == "job.sh" else run.pid_of("head"), 9)
-
-    wait_until(lambda: run.exit is not None and folders(tmp_path) == [])
+    assert status in (run.wait(), None)
+    if "killed" in end:
+        wait_until(lambda: run.exit is not None and folders(tmp_path) == [])
+    assert folders(tmp_path) == []
 
 
 def test_the_next_job_removes_what_is_left_of_dead_ones_and_nothing_else(start, wait_until, tmp_path):
@@ -93,6 +97,10 @@ def test_the_next_job_removes_what_is_left_of_dead_ones_and_nothing_else(start, 
         for pid in pids:
             os.kill(pid, number)
     (left,) = (tmp_path / f"serried-{os.getuid()}" / "jobs").glob(f"{run.plan.run}.*[!k]")
+    (used,) = left.parent.glob(f"{live.plan.run}.*[!k]")
+    kept_young = [locks.lock_of(used), used / "owner.json"]
+    for path in kept_young:  # a program that deletes old files in /tmp must not find these
+        os.utime(path, (1, 1))
     foreign = left.with_name("somebody-else")
     foreign.mkdir()
     assert (left / "scratch" / "file").exists()
@@ -101,6 +109,7 @@ def test_the_next_job_removes_what_is_left_of_dead_ones_and_nothing_else(start, 
     after = start(f"while [ -e {left} ] || [ -e {locks.lock_of(left)} ]; do sleep 0.1; done", ranks=1)
 
     assert after.wait() == 0
+    wait_until(lambda: all(path.stat().st_mtime > 1 for path in kept_young))
     assert foreign.exists()  # nothing says whose it is, and it is new
     (Path(live.plan.directory) / "go").touch()
     assert live.wait() == 0
@@ -196,20 +205,6 @@ def test_only_what_is_known_to_be_dead_is_swept(work, tmp_path, monkeypatch):
     mine.remove(PATIENCE)
 
 
-def test_what_a_long_run_holds_is_never_old_to_what_removes_old_files(start, wait_until, tmp_path):
-    run = start("echo ready; sleep 475", ranks=1)
-    wait_until(lambda: "ready" in run.output())
-    (lock,) = (tmp_path / f"serried-{os.getuid()}" / "jobs").glob(f"{run.plan.run}.*.lock")
-    held = [lock, lock.with_suffix("") / "owner.json"]
-    for path in held:
-        os.utime(path, (1, 1))
-
-    wait_until(lambda: all(path.stat().st_mtime > 1 for path in held))
-
-    run.process.terminate()
-    run.wait()
-
-
 def test_of_a_killed_agent_its_data_goes_too_but_not_what_others_use(work):
     killed, live = left_by(work), Folder(work, 1)
     data = files.make_ours_alone(live.room / "data")
@@ -247,11 +242,8 @@ def test_nobody_else_can_put_a_folder_in_our_place(work, tmp_path):
 
     folder = Folder(work, 0)
 
-    assert (folder.path.is_relative_to("/tmp"), folder.has_disk, folder.path.stat().st_mode & 0o777) == (
-        True,
-        False,
-        0o700,
-    )
+    assert (folder.path.is_relative_to("/tmp"), folder.has_disk) == (True, False)
+    assert folder.path.stat().st_mode & 0o777 == 0o700
     folder.remove(PATIENCE)
     assert list(taken.iterdir()) == []
 
@@ -281,20 +273,10 @@ def test_a_folder_too_large_for_its_time_is_nobody_s_at_once_and_goes_later(work
     assert [path.name for path in ours.iterdir()] == ["gone"]
     assert cleanup.has_any(ours)
     assert cleanup.sweep(work, time.monotonic() - 1) == [(folder.path.name, "some of its files could not be deleted")]
-    assert cleanup.sweep(work) == [(folder.path.name, "")]
+    (ours / "gone" / "somebody-else").mkdir()
+    cleanup.clear(work)  # what the agent of this attempt had no time for
+    assert cleanup.sweep(work) == [("somebody-else", "")]
     assert list((tmp_path / "disk").iterdir()) == []
-
-
-def test_what_its_agent_had_no_time_for_goes_when_the_attempt_is_cleared(work, tmp_path):
-    folder = Folder(work, 0)
-    (folder.scratch / "file").touch()
-    folder.remove(-1)
-    others = tmp_path / "disk" / f"serried-{os.getuid()}" / "gone" / "somebody-else"
-    others.mkdir()
-
-    cleanup.clear(work)
-
-    assert list(others.parent.iterdir()) == [others]
 
 
 def test_what_is_mounted_below_is_let_go_and_never_emptied(work, tmp_path):
@@ -326,34 +308,20 @@ def test_a_socket_fits_into_the_folder(work):
         folder.remove(PATIENCE)
 
 
-@pytest.fixture
-def tiny_disk(tmp_path):
-    """A file system that takes twenty files."""
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    options = ["-t", "tmpfs", "-o", "size=1m,nr_inodes=20,mode=700", "none", str(folder)]
-    if os.getuid() or subprocess.run(["mount", *options], check=False, capture_output=True).returncode:
-        pytest.skip("nothing can be mounted here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 @pytest.mark.parametrize("left", range(7))
-def test_a_full_disk_keeps_no_attempt_from_having_a_folder(work, tmp_path, tiny_disk, left):
-    made = [tiny_disk / str(number) for number in range(19)]
-    for path in made:
-        path.touch()
-    for path in made[:left]:
-        path.unlink()
-    work = on_disk(work, tiny_disk)
+def test_a_full_disk_keeps_no_attempt_from_having_a_folder(work, tmp_path, left):
+    with small_disk(tmp_path / "tiny", "size=1m,nr_inodes=20") as disk:
+        for number in range(19):
+            (disk / str(number)).touch()
+        for number in range(left):
+            (disk / str(number)).unlink()
 
-    folder = Folder(work, 0)
-    folder.keep(60)
-    ours = folder.path.parents[1]
-    is_there = folder.scratch.is_dir()
-    folder.let_go()
-    folder.remove(PATIENCE)
+        folder = Folder(on_disk(work, disk), 0)
+        folder.keep(60)
+        room, is_there = folder.path.parents[1], folder.scratch.is_dir()
+        folder.let_go()
+        folder.remove(PATIENCE)
 
-    assert is_there
-    assert (folder.has_disk, ours.parent) == ((True, tiny_disk) if left > 4 else (False, tmp_path))
-    assert not ours.exists()
+        assert is_there
+        assert (folder.has_disk, room.parent) == ((True, disk) if left > 4 else (False, tmp_path))
+        assert not room.exists()

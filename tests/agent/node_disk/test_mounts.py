@@ -47,7 +47,7 @@ def served(tmp_path: Path, wait_until, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("end", [None, signal.SIGSTOP, signal.SIGKILL], ids=["serves", "hangs", "dead"])
-def test_a_mount_in_use_is_taken_off(served, end):
+def test_a_mount_in_use_is_taken_off_and_the_folder_around_it_removed(served, end):
     point, server = served
     if end:
         server.send_signal(end)
@@ -59,27 +59,18 @@ def test_a_mount_in_use_is_taken_off(served, end):
 
     assert folder.below(point.parent) == []
     assert folder.unmount(point)  # nothing is there: no program is asked
-
-
-def test_a_folder_that_holds_a_mount_whose_server_hangs_is_removed(served):
-    point, server = served
-    server.send_signal(signal.SIGSTOP)
-
     discard(None, point.parent, None)
-
     assert not point.parent.exists()
 
 
-def test_where_no_time_is_left_a_mount_stays_and_is_said_to(served):
-    point, _ = served
-
+def test_a_mount_stays_and_is_said_to_without_the_time_or_the_program_to_unmount_it(served, monkeypatch):
+    point, server = served
     assert not folder.unmount(point, time.monotonic() - 1)
-
+    with monkeypatch.context() as context:
+        context.setenv("PATH", "/nowhere")
+        assert not folder.unmount(point)
     assert folder.below(point.parent) == [str(point)]
 
-
-def test_where_nothing_can_unmount_a_mount_is_said_to_stay(served, monkeypatch):
-    point, _ = served
-    monkeypatch.setenv("PATH", "/nowhere")
-
-    assert not folder.unmount(point)
+    server.send_signal(signal.SIGSTOP)
+    discard(None, point.parent, None)
+    assert not point.parent.exists()

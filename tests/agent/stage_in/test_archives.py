@@ -21,6 +21,7 @@ import pytest
 from serried.agent.node_disk import folder
 from serried.agent.stage_in import archives
 from serried.agent.stage_in.archives import ArchiveError, unpack
+from trees import small_disk
 
 KINDS = ["tar", "tar.gz", "tar.zst", "zip", "squashfs"]
 MOUNTS_AND_DIES = """#!/bin/sh
@@ -87,9 +88,16 @@ def told(tree: Path, *, times: bool) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_comes_out_is_what_went_in(tree: Path, tmp_path: Path, kind: str):
-    unpack(pack(tree, kind), kind, tmp_path / "out")
+def test_what_comes_out_is_what_went_in_and_less_than_all_or_something_else_is_refused(tree, tmp_path: Path, kind: str):
+    packed = pack(tree, kind)
+    unpack(packed, kind, tmp_path / "out")
     assert told(tmp_path / "out", times=kind != "zip") == told(tree, times=kind != "zip")
+    os.truncate(packed, packed.stat().st_size // 2)
+    with pytest.raises(ArchiveError):
+        unpack(packed, kind, tmp_path / "half")
+    packed.write_text("no archive at all\n" * 100)
+    with pytest.raises(ArchiveError, match=r"\w+: .+|not a complete zip file"):
+        unpack(packed, kind, tmp_path / "none")
 
 
 def tarred(path: Path, *members: tuple[str, bytes, str]) -> Path:
@@ -144,11 +152,8 @@ def test_no_zip_writes_outside(tmp_path: Path, name: str, message: str):
     packed = tmp_path / "packed.zip"
     with zipfile.ZipFile(packed, "w") as file:
         link = zipfile.ZipInfo("l")
-        link.external_attr = (stat.S_IFLNK | 0o777) << 16
-        if name.startswith("l"):
-            file.writestr(zipfile.ZipInfo("l"), b"a file")
-        else:
-            file.writestr(link, str(tmp_path))
+        link.external_attr = 0 if name.startswith("l") else (stat.S_IFLNK | 0o777) << 16
+        file.writestr(link, str(tmp_path))
         file.writestr(zipfile.ZipInfo(name), b"evil")
     with pytest.raises(ArchiveError, match=message):
         unpack(packed, "zip", tmp_path / "target")
@@ -173,14 +178,6 @@ def test_no_squashfs_writes_outside(tmp_path: Path, name: str):
     assert not list(tmp_path.rglob("evil"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_archive_that_is_cut_short_is_refused(tree: Path, tmp_path: Path, kind: str):
-    packed = pack(tree, kind)
-    os.truncate(packed, packed.stat().st_size // 2)
-    with pytest.raises(ArchiveError):
-        unpack(packed, kind, tmp_path / "out")
-
-
 @pytest.mark.parametrize("kind", ["tar", "tar.gz"])
 def test_a_tar_that_is_cut_between_two_members_is_refused(tmp_path: Path, kind: str):
     packed = tarred(tmp_path / "x.tar", ("a", FILE, ""), ("b", FILE, ""))
@@ -189,13 +186,6 @@ def test_a_tar_that_is_cut_between_two_members_is_refused(tmp_path: Path, kind: 
         packed.write_bytes(gzip.compress(packed.read_bytes()))
     with pytest.raises(ArchiveError, match="it was cut short, or is still being written"):
         unpack(packed, kind, tmp_path / "out")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_archive_is_refused_in_words(tmp_path: Path, kind: str):
-    (tmp_path / "x").write_text("no archive at all\n" * 100)
-    with pytest.raises(ArchiveError, match=r"\w+: .+|not a complete zip file"):
-        unpack(tmp_path / "x", kind, tmp_path / "out")
 
 
 def test_a_program_that_is_missing_is_named(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -237,17 +227,11 @@ def test_what_unpacks_ends_when_nobody_wants_it_any_more(tmp_path: Path):
     assert len(failed) == 1
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a disk to fill")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_full_disk_is_called_so(tree: Path, tmp_path: Path, kind: str):
     packed = pack(tree, kind)
-    (tmp_path / "disk").mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", tmp_path / "disk"], check=True)
-    try:
-        with pytest.raises(OSError) as raised:  # noqa: PT011 - the number is what counts
-            unpack(packed, kind, tmp_path / "disk" / "out")
-    finally:
-        subprocess.run(["umount", "-l", tmp_path / "disk"], check=True)
+    with small_disk(tmp_path / "disk", "size=1m") as disk, pytest.raises(OSError) as raised:  # noqa: PT011 - the number
+        unpack(packed, kind, disk / "out")
     assert raised.value.errno == errno.ENOSPC
 
 

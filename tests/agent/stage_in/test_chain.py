@@ -34,17 +34,9 @@ class Node:
         self._lines = self._end.makefile("r")
         self.notes: list[dict] = []
         items = [[str(source), f"item-{number}", ""] for number, source in enumerate(sources)]
-        said = {"in_place": [], "hashed": hashed, "limit": 1 << 40, "has_disk": True, "node": 0, "key": KEY}
-        self.tell(
-            do="prepare",
-            mark="x",
-            run="x",
-            items=items,
-            view=str(self.view),
-            shared=str(shared / "data"),
-            serves=HERE,
-            **said,
-        )
+        said = {"hashed": hashed, "limit": 1 << 40, "has_disk": True, "node": 0, "key": KEY, "mark": "x", "run": "x"}
+        place = {"items": items, "view": str(self.view), "shared": str(shared / "data"), "serves": HERE}
+        self.tell(do="prepare", **said, **place)
         self.port = self.hear("ready")["port"]
 
     def tell(self, **message) -> None:

@@ -17,17 +17,23 @@ from serried.schema.events import FromStageIn, ToHead
 from serried.schema.plan import Data, Staged
 
 
-@pytest.mark.parametrize(("transfer", "origins"), [("chain", ["source", "peer", "peer"]), ("each", ["source"] * 3)])
-def test_data_comes_to_the_nodes_in_the_way_that_the_site_wants(start, tmp_path, transfer, origins):
+@pytest.fixture
+def staged(start, tmp_path):
+    """`staged(command)` starts ranks that read `{data}/set/file`."""
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").write_text("what ranks read")
-    run = start(
-        "cat {data}/set/file",
-        nodes=3,
-        ranks=1,
-        data=Data(stage=(Staged(str(tmp_path / "there"), "set"),)),
-        site={"local_disk": f"{tmp_path}/disk-$FAKE_NODE", "data_transfer": transfer},
-    )
+
+    def begin(command="cat {data}/set/file", *, nodes=1, **site):
+        site = {"local_disk": f"{tmp_path}/disk", **site}
+        data = Data(stage=(Staged(str(tmp_path / "there"), "set"),))
+        return start(command, nodes=nodes, ranks=1, data=data, site=site)
+
+    return begin
+
+
+@pytest.mark.parametrize(("transfer", "origins"), [("chain", ["source", "peer", "peer"]), ("each", ["source"] * 3)])
+def test_data_comes_to_the_nodes_in_the_way_that_the_site_wants(staged, tmp_path, transfer, origins):
+    run = staged(nodes=3, local_disk=f"{tmp_path}/disk-$FAKE_NODE", data_transfer=transfer)
     assert run.wait() == 0, run.log
     journals = [read_journal(run.place.attempt(1).node_events(number)) for number in range(3)]
     assert [e["origin"] for journal in journals for e in journal if e["event"] == "staged-item"] == origins
@@ -35,15 +41,8 @@ def test_data_comes_to_the_nodes_in_the_way_that_the_site_wants(start, tmp_path,
     assert [list(tmp_path.glob(f"disk-{number}/*")) for number in range(3)] == [[]] * 3
 
 
-def test_other_jobs_leave_the_data_there_though_the_process_that_holds_it_is_killed(start, tmp_path, wait_until):
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "file").write_text("what ranks read")
-    run = start(
-        f"while [ ! -e '{tmp_path}/go' ]; do sleep 0.05; done; cat {{data}}/set/file",
-        ranks=1,
-        data=Data(stage=(Staged(str(tmp_path / "there"), "set"),)),
-        site={"local_disk": f"{tmp_path}/disk"},
-    )
+def test_other_jobs_leave_the_data_there_though_the_process_that_holds_it_is_killed(staged, tmp_path, wait_until):
+    run = staged(f"while [ ! -e '{tmp_path}/go' ]; do sleep 0.05; done; cat {{data}}/set/file")
     wait_until(lambda: run.events("started"))
     os.kill(run.pid_of("stage-in"), signal.SIGKILL)
     journal = run.place.attempt(1).node_events(0)
@@ -88,20 +87,13 @@ def test_thousands_of_nodes_report_their_progress_less_often(monkeypatch, nodes,
     assert sent == [ToHead.STAGING] * reports
 
 
-def test_a_run_says_that_it_waits_for_another_that_copies_the_same(start, tmp_path, wait_until):
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "file").write_text("what ranks read")
+def test_a_run_says_that_it_waits_for_another_that_copies_the_same(staged, tmp_path, wait_until):
     data = tmp_path / "disk" / f"serried-{os.getuid()}" / "data"
     data.mkdir(mode=0o700, parents=True)
     data.parent.chmod(0o700)
     slot = data / scan(tmp_path / "there").key
     other = locks.hold_or_make(slot, "k3f9q2/7")
-    run = start(
-        "cat {data}/set/file",
-        ranks=1,
-        data=Data(stage=(Staged(str(tmp_path / "there"), "set"),)),
-        site={"local_disk": f"{tmp_path}/disk"},
-    )
+    run = staged()
 
     def told_of_waiting():
         locks.live(slot)

@@ -81,9 +81,14 @@ def held(there: Path) -> Availability:
     return holding
 
 
+def begun(predecessor: Predecessor, item: int, here: Path) -> TreeWriter:
+    """What is about to receive the files of an item."""
+    manifest = predecessor.manifest(item, predecessor.item_key(item), Availability())
+    return TreeWriter(os.fsencode(here), Manifest.from_bytes(manifest))
+
+
 def pulled(predecessor: Predecessor, item: int, here: Path) -> Path:
-    key = predecessor.item_key(item)
-    target = TreeWriter(os.fsencode(here), Manifest.from_bytes(predecessor.manifest(item, key, Availability())))
+    target = begun(predecessor, item, here)
     predecessor.receive_into(target)
     target.finish()
     return here
@@ -106,8 +111,7 @@ def test_what_is_begun_again_is_begun_again_by_all(there, tmp_path, serve, call)
     target = TreeWriter(os.fsencode(tmp_path / "before"), scan(there))
     holding.set_complete(target.extents)
     predecessor = call(serve(holding))
-    key = predecessor.item_key(0)
-    here = TreeWriter(os.fsencode(tmp_path / "here"), Manifest.from_bytes(predecessor.manifest(0, key, Availability())))
+    here = begun(predecessor, 0, tmp_path / "here")
 
     def restart() -> None:
         serve.items[0].restart()
@@ -212,32 +216,31 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-def test_even_a_node_of_the_job_cannot_write_where_nothing_belongs(tmp_path, call, lie):
+def lied(call, here: Path, send) -> str:
+    """What is said of a node that sends MANIFEST, and then what `send` likes."""
+
     def answer(line: Wire, asked: relay.Frame) -> None:
         if asked.kind == FrameKind.ASK:
             line.send_message(FrameKind.WHAT, key="k")
         else:
             line.send_message(FrameKind.LENGTH, manifest=len(MANIFEST))
             line.send(FrameKind.MANIFEST, data=MANIFEST)
-            line.send(FrameKind.DATA, *lie)
+            send(line)
 
-    with pytest.raises(PeerLostError):
-        pulled(call(Liar(answer).port), 0, tmp_path / "here")
-    assert [path.stat().st_size for path in (tmp_path / "here").iterdir()] == []
+    with pytest.raises(PeerLostError) as lost:
+        pulled(call(Liar(answer).port), 0, here)
+    return str(lost.value)
+
+
+def test_even_a_node_of_the_job_cannot_write_where_nothing_belongs(tmp_path, call):
+    for name, lie in LIES.items():
+        lied(call, tmp_path / name, lambda line, lie=lie: line.send(FrameKind.DATA, *lie))
+        assert [path.stat().st_size for path in (tmp_path / name).iterdir()] == []
 
 
 def test_less_than_all_is_not_taken_for_all(tmp_path, call):
-    def answer(line: Wire, asked: relay.Frame) -> None:
-        if asked.kind == FrameKind.ASK:
-            line.send_message(FrameKind.WHAT, key="k")
-        else:
-            line.send_message(FrameKind.LENGTH, manifest=len(MANIFEST))
-            line.send(FrameKind.MANIFEST, data=MANIFEST)
-            line.send_message(FrameKind.END, extents=0)
-
-    with pytest.raises(PeerLostError, match="did not send all files"):
-        pulled(call(Liar(answer).port), 0, tmp_path / "here")
+    said = lied(call, tmp_path / "here", lambda line: line.send_message(FrameKind.END, extents=0))
+    assert "did not send all files" in said
 
 
 GREETING = 33 + 65
@@ -259,8 +262,7 @@ def test_a_break_leaves_what_has_come_and_the_rest_comes_from_the_source(there, 
     number = next(n for n, entry in enumerate(before.extents.manifest.entries) if entry.path == b"large")
     before.write(number, 0, (there / "large").read_bytes()[: 3 * MIB])
     predecessor = call(serve(holding))
-    key = predecessor.item_key(0)
-    here = TreeWriter(os.fsencode(tmp_path / "here"), Manifest.from_bytes(predecessor.manifest(0, key, Availability())))
+    here = begun(predecessor, 0, tmp_path / "here")
 
     def fail() -> None:
         try:
@@ -281,12 +283,8 @@ def test_a_break_leaves_what_has_come_and_the_rest_comes_from_the_source(there, 
 
 def test_each_node_gets_its_data_from_the_one_before_it_that_serves_any():
     hosts = {0: HEAD_ADDRESS, 1: "10.0.0.2", 2: "10.0.0.3", 3: "10.0.0.4"}
-    assert predecessors({0: 7, 1: 0, 3: 9, 2: 8}, hosts) == {
-        0: None,
-        1: (HEAD_ADDRESS, 7),
-        2: (HEAD_ADDRESS, 7),
-        3: ("10.0.0.3", 8),
-    }
+    first, third = (HEAD_ADDRESS, 7), ("10.0.0.3", 8)
+    assert predecessors({0: 7, 1: 0, 3: 9, 2: 8}, hosts) == {0: None, 1: first, 2: first, 3: third}
     assert predecessors({0: 0, 1: 5, 2: 0, 3: 0}, hosts) == {0: None, 1: None, 2: ("10.0.0.2", 5), 3: ("10.0.0.2", 5)}
 
 
@@ -324,10 +322,7 @@ def test_who_answers_a_byte_at_a_time_is_not_waited_for(monkeypatch):
 def test_what_cannot_be_written_is_told_and_nothing_is_written_afterwards(there, tmp_path, serve, call):
     """Small files are written by threads: whatever they cannot do is known when they are done."""
     predecessor = call(serve(held(there)))
-    key = predecessor.item_key(0)
-    target = TreeWriter(
-        os.fsencode(tmp_path / "here"), Manifest.from_bytes(predecessor.manifest(0, key, Availability()))
-    )
+    target = begun(predecessor, 0, tmp_path / "here")
     shutil.rmtree(tmp_path / "here" / "many")
     before = threading.enumerate()
     with pytest.raises(FileNotFoundError):

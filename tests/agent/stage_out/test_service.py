@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +14,7 @@ from serried.agent.stage_out.node_side import StageOut
 from serried.base.files import read_journal
 from serried.schema.plan import Data, Sync
 from serried.schema.reasons import Reason
-from trees import tree
+from trees import small_disk, tree
 
 WRITES = """
 import os, pathlib, signal, sys, time, zipfile
@@ -56,6 +54,11 @@ def bring(start, tmp_path):
 
 
 BROUGHT = {"0.bin": "r" * 100000, "1.bin": "r" * 100000}
+UP = "print('up', flush=True)\ntime.sleep(600)\n"
+
+
+def are_up(run):
+    return run.output(0, 0) and run.output(1, 1)
 
 
 def brought(run):
@@ -129,12 +132,11 @@ def test_what_is_saved_at_the_time_limit_is_brought_before_the_end(bring, wait_u
 
 def test_a_cancelled_run_brings_what_it_can_before_the_kill(bring, wait_until):
     run = bring(
-        "signal.signal(signal.SIGTERM, lambda *_: (save('2'), sys.exit(1)))\n"
-        "print('up', flush=True)\ntime.sleep(600)\n",
+        "signal.signal(signal.SIGTERM, lambda *_: (save('2'), sys.exit(1)))\n" + UP,
         limit={"grace_seconds": 120},
         site={"kill_wait_seconds": 300},
     )
-    wait_until(lambda: run.output(0, 0) and run.output(1, 1))
+    wait_until(lambda: are_up(run))
     run.process.send_signal(signal.SIGTERM)
     run.wait()
     assert run.exit["state"] == "CANCELLED"
@@ -144,16 +146,16 @@ def test_a_cancelled_run_brings_what_it_can_before_the_kill(bring, wait_until):
 def test_a_killed_service_starts_again_and_what_a_killed_agent_had_is_fetched_later(
     bring, wait_until, tmp_path, monkeypatch
 ):
-    run = bring("print('up', flush=True)\ntime.sleep(600)\n")
-    wait_until(lambda: run.output(0, 0) and run.output(1, 1))
+    run = bring(UP)
+    wait_until(lambda: are_up(run))
     wait_until(lambda: len(tree(run.place.results)) == 4)
-    services = [pid_of_child(run, node) for node in "01"]
+    services = [run.pid_of("stage-out", node) for node in "01"]
     for pid in services:
         os.kill(pid, signal.SIGKILL)
     journal = run.place.attempt(1).node_events(1)
     wait_until(lambda: any(event["event"] == "bring-again" for event in read_journal(journal)))
-    wait_until(lambda: pid_of_child(run, "1") not in (None, *services))
-    os.kill(agent_of(run, "1"), signal.SIGKILL)
+    wait_until(lambda: run.pid_of("stage-out", "1") not in (None, *services))
+    os.kill(run.pid_of("node", FAKE_NODE="1"), signal.SIGKILL)
     run.wait()
     folders = (tmp_path / "disk").glob(f"serried-*/jobs/{run.plan.run}.-.1.1.*")
     folder = next(folder for folder in folders if folder.is_dir())
@@ -181,8 +183,8 @@ def test_a_killed_service_starts_again_and_what_a_killed_agent_had_is_fetched_la
     ]
 
 
-def test_a_full_disk_is_told_of_and_fails_nothing(bring, tmp_path, small_root):
-    assert small_root
+@pytest.mark.usefixtures("small_root")
+def test_a_full_disk_is_told_of_and_fails_nothing(bring, tmp_path):
     run = bring("(results / 'huge').write_bytes(b'h' * (9 << 20))\n", nodes=1)
     assert run.wait() == 0
     (folder,) = (tmp_path / "disk").glob("serried-*/jobs/*/results")
@@ -221,18 +223,15 @@ def test_after_a_copy_that_took_long_the_next_checkpoint_does_not_wait(share, mo
 
 @pytest.mark.parametrize("who", ["head", "job.sh"])
 def test_nodes_bring_what_there_is_also_where_nobody_hears_them_any_more(bring, wait_until, who):
-    run = bring("print('up', flush=True)\ntime.sleep(600)\n", limit={"grace_seconds": 120})
-    wait_until(lambda: run.output(0, 0) and run.output(1, 1))
-    wait_until(lambda: all(pid_of_child(run, node) for node in "01"))
+    run = bring(UP, limit={"grace_seconds": 120})
+    wait_until(lambda: are_up(run))
+    wait_until(lambda: all(run.pid_of("stage-out", node) for node in "01"))
     os.kill(run.process.pid if who == "job.sh" else run.pid_of("head", f"{run.plan.run}-1"), signal.SIGKILL)
     run.wait()
-    wait_until(lambda: run.exit and all(is_over(run, node) for node in (0, 1)))
+    journals = [run.place.attempt(1).node_events(node) for node in (0, 1)]
+    wait_until(lambda: run.exit and all(read_journal(journal)[-1]["event"] == "ended" for journal in journals))
     assert brought(run) == (BROUGHT, ["rank0-1.pt", "rank1-1.pt"])
     assert "missing" not in run.exit
-
-
-def is_over(run, node):
-    return any(event["event"] == "ended" for event in read_journal(run.place.attempt(1).node_events(node)))
 
 
 def test_a_service_that_is_stuck_keeps_nothing_from_ending_before_the_kill(share, tmp_path, monkeypatch):
@@ -259,12 +258,12 @@ def test_a_service_that_is_stuck_keeps_nothing_from_ending_before_the_kill(share
 def test_a_run_that_trained_well_has_whoever_ends_its_agents_while_they_bring_the_rest(bring, wait_until, tmp_path):
     end = tmp_path / "end"
     run = bring(f"while not os.path.exists({str(end)!r}):\n    time.sleep(0.05)\n")
-    wait_until(lambda: pid_of_child(run, "1"))
-    os.kill(pid_of_child(run, "1"), signal.SIGSTOP)
+    wait_until(lambda: run.pid_of("stage-out", "1"))
+    os.kill(run.pid_of("stage-out", "1"), signal.SIGSTOP)
     end.touch()
     wait_until(lambda: run.events("all-over"))
     wait_until(lambda: run.events("node-ended"))  # of the other one, which the launcher is about to end
-    os.kill(agent_of(run, "1"), signal.SIGKILL)
+    os.kill(run.pid_of("node", FAKE_NODE="1"), signal.SIGKILL)
     assert run.wait() == 0
     what = "results and checkpoints could not be copied back from fake2: its agent ended before every file was copied"
     assert run.ending == ("COMPLETED", 0, None, f"every rank exited with status 0; {what}")
@@ -273,32 +272,5 @@ def test_a_run_that_trained_well_has_whoever_ends_its_agents_while_they_bring_th
 @pytest.fixture
 def small_root(tmp_path):
     """All run directories of the test are on a disk of 8 MB."""
-    place = tmp_path / "root"
-    place.mkdir()
-    options = ["-o", "size=8m,mode=700"]
-    done = subprocess.run(["mount", "-t", "tmpfs", *options, "tmpfs", place], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip("only root can mount a small disk")
-    yield place
-    subprocess.run(["umount", "-l", place], check=True)
-
-
-def agent_of(run, node):
-    """The agent of that node."""
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            environment = (entry / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if (
-            b"node" in words
-            and run.plan.run.encode() in b"".join(words)
-            and f"FAKE_NODE={node}".encode() in environment
-        ):
-            return int(entry.name)
-    return None
-
-
-def pid_of_child(run, node):
-    return run.pid_of("stage-out", node)
+    with small_disk(tmp_path / "root", "size=8m"):
+        yield
