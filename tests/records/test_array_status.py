@@ -33,27 +33,16 @@ def test_the_end_is_failed_if_any_failed_and_names_the_first(make, slurm):
     assert status.verdict.message == "2 of 3 tasks did not complete; the first is 2"
     assert slurm.polls == []
     assert Record.load("k3f9q2").end["tasks"] == {"COMPLETED": "0", "CANCELLED": "1", "FAILED": "2"}
-
-
-def test_an_ended_array_answers_for_its_tasks_after_a_purge(make, slurm):
-    run = make(indices=[0, 1]).ending(task=0).ending("FAILED", task=1)
-    the(slurm, run)
     run.record.directory.where.write_text("/purged\n")
     again = the(slurm, run)
-    assert [task_of(again, index).state for index in (0, 1)] == ["COMPLETED", "FAILED"]
+    assert [task_of(again, index).state for index in range(3)] == ["COMPLETED", "CANCELLED", "FAILED"]
 
 
 def test_tasks_waiting_behind_finished_ones_keep_the_array_running(make, slurm):
-    run = make(indices=[0, 1]).ending(task=0)
-    slurm.tell(Job("123", 1, "PENDING"))
-    assert the(slurm, run).state == "RUNNING"
-
-
-def test_an_array_of_which_nothing_began_is_pending(make, slurm):
-    run = make(indices=[0, 1])
-    for index_ in (0, 1):
-        slurm.tell(Job("123", index_, "PENDING"))
-    assert the(slurm, run).state == "PENDING"
+    run, waiting = make(indices=[0, 1]).ending(task=0), make("abcdef", job="124", indices=[0, 1])
+    for job, index in (("123", 1), ("124", 0), ("124", 1)):
+        slurm.tell(Job(job, index, "PENDING"))
+    assert [the(slurm, array).state for array in (run, waiting)] == ["RUNNING", "PENDING"]
 
 
 def test_a_task_that_vanished_is_lost_on_its_own_clock(make, slurm):

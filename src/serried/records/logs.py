@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -93,28 +93,23 @@ def logs_of_launch(
         hint = f"`serried logs {run}` prints the output of the script"
         raise UsageError(f"the script of run `{run}` has started no ranks with logs of their own", hint=hint)
     if launch is not None and launch not in known:
-        raise UsageError(f"run `{run}` has no launch {launch}", hint=f"its launches are: {_listed(known)}")
+        ids = [*known]
+        listed = ids if len(ids) <= 2 * _MOST_LISTED else [*ids[:_MOST_LISTED], "…", *ids[-_MOST_LISTED:]]
+        raise UsageError(f"run `{run}` has no launch {launch}", hint=f"its launches are: {', '.join(listed)}")
     for logs in [known[launch]] if launch is not None else reversed(known.values()):
         chosen = [log for log in logs if log.is_of(rank) and node in (None, log.node)]
         if chosen:
             return chosen
     which = " on ".join(f"{name} {number}" for name, number in (("rank", rank), ("node", node)) if number is not None)
     subject = f"no launch of run `{run}` has" if launch is None else f"launch {launch} of run `{run}` does not have"
-    hint = "\n".join(_ranks_of(one, known[one]) for one in ([*known][-_MOST_LISTED:] if launch is None else [launch]))
-    raise UsageError(f"{subject} {which}", hint=hint)
-
-
-def _listed(launches: Iterable[str]) -> str:
-    ids = list(launches)
-    return ", ".join(ids if len(ids) <= 2 * _MOST_LISTED else [*ids[:_MOST_LISTED], "…", *ids[-_MOST_LISTED:]])
-
-
-def _ranks_of(launch: str, logs: Iterable[RankLog]) -> str:
-    by_node: dict[int, list[int]] = {}
-    for log in logs:
-        by_node.setdefault(log.node, []).append(log.rank)
-    on = (f"rank{'s' * (len(ranks) > 1)} {compress(ranks)} on node {node}" for node, ranks in sorted(by_node.items()))
-    return f"launch {launch}: {', '.join(on)}"
+    lines = []
+    for shown in [*known][-_MOST_LISTED:] if launch is None else [launch]:
+        by_node: dict[int, list[int]] = {}
+        for log in known[shown]:
+            by_node.setdefault(log.node, []).append(log.rank)
+        on = (f"rank{'s' * (len(its) > 1)} {compress(its)} on node {at}" for at, its in sorted(by_node.items()))
+        lines.append(f"launch {shown}: {', '.join(on)}")
+    raise UsageError(f"{subject} {which}", hint="\n".join(lines))
 
 
 class Tail:
@@ -166,7 +161,8 @@ class Lines:
                 self._rows[-1 - self._up] += b"\r"
             else:
                 yield from self._take_rows()
-        self._rows = [_shortened(row) for row in self._rows]
+        # Without what a progress bar has overwritten, if that is much.
+        self._rows = [row[max(row.rfind(b"\r", 0, -1), 0) :] if len(row) > _LONGEST_LINE else row for row in self._rows]
         if len(self._rows[-1]) > _LONGEST_LINE:
             yield from self._take_rows()
 
@@ -184,11 +180,6 @@ class Lines:
         self._rows[-1 - self._up] += self._begun
         self._begun = b""
         return self._take_rows() if any(self._rows) else iter(())
-
-
-def _shortened(row: bytes) -> bytes:
-    """Without what a progress bar has overwritten, if that is much."""
-    return row[max(row.rfind(b"\r", 0, -1), 0) :] if len(row) > _LONGEST_LINE else row
 
 
 def _is_cleared(row: bytes) -> bool:

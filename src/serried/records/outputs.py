@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -54,6 +55,9 @@ def changed_in_place(project: Path, since: float, leave_out: Path) -> Outputs:
     """
     if project in (Path.home(), *Path.home().parents):
         return Outputs()
+    left_out = None
+    with contextlib.suppress(OSError):
+        left_out = leave_out.stat()
     tally, looked, is_all = Tally(), 0, True
     problems: list[OSError] = []
     pending = deque([""])
@@ -71,18 +75,11 @@ def changed_in_place(project: Path, since: float, leave_out: Path) -> Outputs:
             if is_noise(name) or any(fnmatchcase(name, pattern) for pattern in CACHES):
                 continue
             if stat.S_ISDIR(state.st_mode):
-                if not _is_same(leave_out, state):
+                if left_out is None or not os.path.samestat(left_out, state):
                     pending.append(path)
             elif stat.S_ISREG(state.st_mode) and min(state.st_mtime, state.st_ctime) >= since:
                 tally.add(OutputFile(path, state.st_size, state.st_mtime_ns))
     return Outputs(tally.files, tally.bytes, newest=tuple(tally.newest), unread=len(problems), is_all=is_all)
-
-
-def _is_same(folder: Path, state: os.stat_result) -> bool:
-    try:
-        return os.path.samestat(folder.stat(), state)
-    except OSError:
-        return False
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,13 @@ def cancel(status: RunStatus, left: Sequence[int | None], *, now: bool, stopped:
         return None
     ids = jobs if is_whole else [record.job_of(status.job_of(index) or job, index) for index in left]
     _cancel(status, [*ids, *(each for each in further if each not in ids)])
-    remember_cancelled(status, waiting(status, left))
+    # A scheduler without accounting forgets within minutes that these tasks never began.
+    before = read_seen(record)
+    cancelled = {
+        task: Job(status.job_of(task) or "", task, names.CANCELLED, ended=time.time()) for task in waiting(status, left)
+    }
+    others = tuple(job for job in before.jobs if job.task not in cancelled)
+    write_seen(record, before, dataclasses.replace(before, jobs=(*others, *cancelled.values())))
     return None
 
 
@@ -154,15 +160,12 @@ def _stranded(record: Record, stopped: Collection[str]) -> str | None:
     scheduler = registered(record.summary.scheduler)
     if not record.where.followed.exists() or not scheduler.commands(record.plan, {}).strands:
         return None
-    behind = [other for other in records() if other.id not in stopped and _comes_after(other, record)]
+    behind = []
+    for other in records():
+        with contextlib.suppress(RecordUnreadable):
+            if other.id not in stopped and any(after.run == record.id for after in other.plan.after):
+                behind.append(other)
     return next((status.id for status in statuses(behind) if not status.has_ended), None)
-
-
-def _comes_after(record: Record, other: Record) -> bool:
-    try:
-        return any(after.run == other.id for after in record.plan.after)
-    except RecordUnreadable:
-        return False
 
 
 def end_job(status: RunStatus, job: str) -> None:
@@ -197,11 +200,3 @@ def withdraw_further(status: RunStatus, left: Sequence[int | None]) -> list[str]
                 several = left if task is None else [task]
                 queued += [status.record.job_of(link.job, index) for index in several]
     return queued
-
-
-def remember_cancelled(status: RunStatus, tasks: Iterable[int | None]) -> None:
-    """Record that these tasks never began: a scheduler without accounting forgets them within minutes."""
-    record, before = status.record, read_seen(status.record)
-    cancelled = {one: Job(status.job_of(one) or "", one, names.CANCELLED, ended=time.time()) for one in tasks}
-    others = tuple(one for one in before.jobs if one.task not in cancelled)
-    write_seen(record, before, dataclasses.replace(before, jobs=(*others, *cancelled.values())))
