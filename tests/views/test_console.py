@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pty
@@ -12,21 +13,16 @@ from serried.base.errors import SerriedError
 from serried.views import console
 
 
-def on_a_terminal(program, *, environment=None):
+def on_a_terminal(program):
     """What a program shows on a terminal of 60 columns."""
     master, slave = pty.openpty()
-    variables = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "60", "PYTHONPATH": "src", **(environment or {})}
+    variables = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "60", "PYTHONPATH": "src"}
     process = subprocess.Popen([sys.executable, "-c", program], stdin=slave, stdout=slave, stderr=slave, env=variables)
     os.close(slave)
     shown = b""
-    while True:
-        try:
-            piece = os.read(master, 4096)
-        except OSError:
-            break
-        if not piece:
-            break
-        shown += piece
+    with contextlib.suppress(OSError):  # as the terminal of a process that has ended answers
+        while piece := os.read(master, 4096):
+            shown += piece
     os.close(master)
     assert process.wait(timeout=120) == 0
     return shown.decode()
@@ -55,19 +51,17 @@ def test_next_steps_are_aligned(capsys):
     assert capsys.readouterr().err == "  serried ps               list\n  serried logs -f k3f9q2   follow\n"
 
 
-@pytest.mark.parametrize(
-    ("variables", "coloured"),
-    [
+def test_colours_follow_the_two_variables(monkeypatch):
+    for variables, coloured in (
         ({}, False),
         ({"FORCE_COLOR": "1"}, True),
         ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
         ({"NO_COLOR": ""}, False),
-    ],
-)
-def test_colours_follow_the_two_variables(monkeypatch, variables, coloured):
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert (console.style("x", "good") == "\x1b[32mx\x1b[0m") == coloured
+    ):
+        with monkeypatch.context() as patched:
+            for name, value in variables.items():
+                patched.setenv(name, value)
+            assert (variables, console.style("x", "good") == "\x1b[32mx\x1b[0m") == (variables, coloured)
 
 
 def test_a_stream_that_knows_ascii_alone_gets_ascii(monkeypatch):
@@ -84,49 +78,37 @@ def test_a_status_line_off_a_terminal_is_silent_and_loads_nothing(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_status_line_on_a_terminal_moves_is_cut_to_one_line_and_leaves_nothing():
-    program = (
-        "from serried.views import console\n"
-        "with console.status_line('word ' * 40) as line:\n    line.update('two')\n    line.update('')\nprint('done')"
-    )
-    first = ("word " * 40)[:58].rstrip() + "…"
-    assert on_a_terminal(program) == f"\r\x1b[2K{first}\r\x1b[2Ktwo\r\x1b[2Kdone\r\n"
+LINE, ONE, WIDE = "\r\x1b[2K", "\r\x1b[2Kone\r\x1b[2K", "x" * 58 + "…"
+SCENES = (
+    (  # a status line moves, is cut to one line and leaves nothing
+        "with console.status_line('word ' * 40) as line:\n    line.update('two')\n    line.update('')",
+        f"{LINE}{('word ' * 40)[:58].rstrip()}…{LINE}two{LINE}",
+    ),
+    (  # lines that are printed meanwhile appear above it
+        "with console.status_line('one'):\n    console.say('by the way')\n    console.out('data')",
+        f"{ONE}by the way\r\n{ONE}data\r\n{ONE}",
+    ),
+    (
+        "line = console.MovingLine(sys.stdout)\nline.update('x' * 100)\nline.update('short')\nline.clear()",
+        f"{LINE}{WIDE}{LINE}short{LINE}",
+    ),
+    (  # several lines are written over together
+        (
+            "line = console.MovingLine(sys.stdout)\nline.update('one', 'x' * 100)\nline.update('one', 'x' * 100)\n"
+            "line.update('two')\nline.clear()"
+        ),
+        f"{LINE}one\r\n{WIDE}{LINE}\x1b[A\x1b[2Ktwo{LINE}",
+    ),
+    ("os.environ['SERRIED_NO_PROGRESS'] = '1'\nwith console.status_line('one'):\n    pass", ""),
+    ("del os.environ['SERRIED_NO_PROGRESS']\nwith console.status_line('one'):\n    pass", ONE),
+    ("os.environ['TERM'] = 'dumb'\nwith console.status_line('one'):\n    pass", ""),
+)
 
 
-def test_lines_that_are_printed_meanwhile_appear_above_the_status_line():
-    program = (
-        "from serried.views import console\n"
-        "with console.status_line('one'):\n    console.say('by the way')\n    console.out('data')"
-    )
-    one = "\r\x1b[2Kone\r\x1b[2K"
-    assert on_a_terminal(program) == f"{one}by the way\r\n{one}data\r\n{one}"
-
-
-def test_a_terminal_without_escape_sequences_shows_no_moving_line():
-    program = "from serried.views import console\nwith console.status_line('one'):\n    pass\nprint('done')"
-    assert on_a_terminal(program, environment={"TERM": "dumb"}) == "done\r\n"
-
-
-def test_no_progress_silences_it_on_a_terminal():
-    program = "from serried.views import console\nwith console.status_line('one'):\n    pass\nprint('done')"
-    assert on_a_terminal(program, environment={"SERRIED_NO_PROGRESS": "1"}) == "done\r\n"
-
-
-def test_a_moving_line_is_written_over_and_cut_to_the_terminal():
-    program = (
-        "from serried.views import console\nimport sys\nline = console.MovingLine(sys.stdout)\n"
-        "line.update('x' * 100)\nline.update('short')\nline.clear()\nprint('whole')"
-    )
-    assert on_a_terminal(program) == "\r\x1b[2K" + "x" * 58 + "…\r\x1b[2Kshort\r\x1b[2Kwhole\r\n"
-
-
-def test_several_moving_lines_are_written_over_and_leave_nothing():
-    program = (
-        "from serried.views import console\nimport sys\nline = console.MovingLine(sys.stdout)\n"
-        "line.update('one', 'x' * 100)\nline.update('one', 'x' * 100)\nline.update('two')\nline.clear()\nprint('whole')"
-    )
-    both = "\r\x1b[2Kone\r\n" + "x" * 58 + "…"
-    assert on_a_terminal(program) == f"{both}\r\x1b[2K\x1b[A\x1b[2Ktwo\r\x1b[2Kwhole\r\n"
+def test_moving_lines_on_a_terminal():
+    program = "import os, sys\nfrom serried.views import console\n"
+    program += "".join(f"{scene}\nprint('done')\n" for scene, _ in SCENES)
+    assert on_a_terminal(program).split("done\r\n") == [*(shown for _, shown in SCENES), ""]
 
 
 def test_a_table_is_aligned_by_what_is_seen(capsys):

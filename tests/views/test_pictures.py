@@ -16,6 +16,7 @@ from serried.base.errors import UsageError
 from serried.schema.plan import Sweep
 from serried.sweeps.results import PRUNED, SweepResults, TrialResult
 from serried.views import pictures
+from tables import for_each
 
 THREE = {
     "lr": {"distribution": "log_uniform_values", "min": 1e-5, "max": 0.1},
@@ -82,7 +83,7 @@ def test_a_sweep_becomes_a_study_with_the_ranges_of_its_parameters():
     assert study.direction.name == "MAXIMIZE"
 
 
-@pytest.mark.parametrize("seed", range(3))
+@for_each("seed", range(3))
 def test_the_parameter_that_decides_is_the_most_important(seed):
     shares = pictures.importance_of(drawn(100, seed))
     assert next(iter(shares)) == "lr"
@@ -91,7 +92,7 @@ def test_the_parameter_that_decides_is_the_most_important(seed):
     assert sum(shares.values()) == pytest.approx(1, abs=1e-3)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "results",
     [
         a_sweep([0.1 * place for place in range(pictures.LEAST - 1)]),

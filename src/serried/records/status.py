@@ -629,27 +629,20 @@ def write_seen(record: Record, before: Seen, after: Seen) -> None:
     by_state: dict[str, list[int]] = {}
     for index, state in after.ended.items():
         by_state.setdefault(state, []).append(index)
+    # Tasks that differ only in their index share an entry: most of a thousand do.
+    alike: dict[Job, list[int]] = {}
+    for job in after.jobs:
+        alike.setdefault(dataclasses.replace(job, task=None), []).extend([] if job.task is None else [job.task])
+    entries = [{**dataclasses.asdict(job), "task": compress(tasks) or None} for job, tasks in alike.items()]
     with contextlib.suppress(OSError):
         document = {
             "schema": SCHEMA,
             "at": after.at,
-            "jobs": _group(after.jobs),
+            "jobs": entries,
             "missing": {"" if key is None else str(key): since for key, since in after.missing.items()},
             "ended": {state: compress(indices) for state, indices in by_state.items()},
         }
         write_bytes(record.directory.seen, text_of(document).encode(), durable=False)
-
-
-def _group(jobs: Iterable[Job]) -> list[dict[str, Any]]:
-    """Tasks that differ only in their index share an entry: most of a thousand do."""
-    groups: dict[Job, list[int]] = {}
-    for job in jobs:
-        indices = groups.setdefault(dataclasses.replace(job, task=None), [])
-        if job.task is not None:
-            indices.append(job.task)
-    return [
-        {**dataclasses.asdict(job), "task": compress(indices) if indices else None} for job, indices in groups.items()
-    ]
 
 
 MOST_TASKS_READ = 16

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from serried.records import samples
@@ -60,7 +60,8 @@ class Curve:
         if len(self._steps) > MOST:
             pairs = [slice(at, at + 2) for at in range(0, len(self._steps), 2)]
             self._steps = [self._steps[pair][-1] for pair in pairs]
-            self._stretches = [_joined(self._stretches[pair]) for pair in pairs]
+            joined = (zip(*self._stretches[pair], strict=True) for pair in pairs)
+            self._stretches = [[sum(counts), sum(sums), min(lows), max(highs)] for counts, sums, lows, highs in joined]
             self._size *= 2
 
     def cut(self, last: int) -> None:
@@ -87,11 +88,6 @@ def _include(stretch: list[float], value: float) -> None:
         stretch[2] = value
     elif value > stretch[3]:
         stretch[3] = value
-
-
-def _joined(stretches: Sequence[Sequence[float]]) -> list[float]:
-    counts, totals, lows, highs = zip(*stretches, strict=True)
-    return [sum(counts), sum(totals), min(lows), max(highs)]
 
 
 class RankCurves:

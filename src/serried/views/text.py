@@ -28,15 +28,12 @@ def printable(text: str) -> str:
     """`text` on one line, with everything that could move a cursor or hide a word spelled out."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(character if _is_plain(character) else _spell(character) for character in text)
-
-
-def _is_plain(character: str) -> bool:
-    return character == " " or (character.isprintable() and character not in _HIDDEN)
-
-
-def _spell(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+    return "".join(
+        character
+        if character == " " or (character.isprintable() and character not in _HIDDEN)
+        else character.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for character in text
+    )
 
 
 def harmless(line: str) -> str:

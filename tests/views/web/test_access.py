@@ -21,33 +21,16 @@ def _run(make):
 
 def test_the_api_answers_to_the_token_alone(page):
     for name in VIEWS:
-        for given in (
-            {},
-            {"Authorization": "Bearer "},
-            {"Authorization": f"Bearer {TOKEN}x"},
-            {"Authorization": TOKEN},
-        ):
-            refused = page.ask(f"/api/{name}?run=k3f9q2", **given)
+        for given in ("Bearer ", f"Bearer {TOKEN}x", TOKEN):
+            refused = page.ask(f"/api/{name}?run=k3f9q2", Authorization=given)
             assert (refused.status, refused.value["error"]) == (403, "wrong or missing token")
+        assert page.ask(f"/api/{name}?run=k3f9q2&token={TOKEN}").status == 403
     assert page.api("runs").value["total"] == 1
 
 
-def test_a_token_in_the_address_counts_for_nothing(page):
-    assert page.ask(f"/api/runs?token={TOKEN}").status == 403
-
-
 def test_names_of_other_hosts_are_refused(page):
-    for host in (
-        "evil.example",
-        "evil.example:80",
-        "127.0.0.1.evil.example",
-        "",
-        "[::",
-        "0.0.0.0",
-        "localhost/x?",
-        "localhost#",
-        "a@localhost",
-    ):
+    names = ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "0.0.0.0")
+    for host in (*names, "", "[::", "localhost/x?", "localhost#", "a@localhost"):
         refused = page.ask("/", Host=host)
         assert (host, refused.status) == (host, 421)
     for host in ("localhost:1", "127.0.0.1", "[::1]:20000"):
