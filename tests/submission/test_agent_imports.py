@@ -71,5 +71,5 @@ def test_a_traceback_has_lines_of_the_source(agent):
     assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "KeyError: 'SERRIED_RUN_DIR'")
     with zipfile.ZipFile(agent) as packed:
         source = packed.read("serried/agent/node.py").decode().splitlines()
-    [line] = [line for line in source if "work = Attempt.load(run_directory()" in line]
+    [line] = [line for line in source if "attempt = Attempt.load(run_directory()" in line]
     assert line.strip() in done.stderr

@@ -85,33 +85,26 @@ def test_it_is_built_once_and_anew_elsewhere_when_its_inputs_change(project, tmp
 
 
 def test_a_build_that_fails_says_why_and_leaves_nothing_half_built(project):
-    wanted = dataclasses.replace(
-        made(project), commands='mkdir "$prefix"; echo -e "\\e[91mno such\\e[0m thing"; exit 3\n'
-    )
-
-    with pytest.raises(
-        EnvironmentFailed, match=r"building venv-.* from requirements.txt failed: exit status 3"
-    ) as failure:
-        builds.provide(wanted, builds.here(variables()), silent)
+    commands = 'mkdir "$prefix"; echo -e "\\e[91mno such\\e[0m thing"; exit 3\n'
+    message = r"building venv-.* from requirements.txt failed: exit status 3"
+    with pytest.raises(EnvironmentFailed, match=message) as failure:
+        builds.provide(dataclasses.replace(made(project), commands=commands), builds.here(variables()), silent)
 
     assert failure.value.details == "no such thing"
     assert [path.suffix for path in sorted((project / builds.ENVIRONMENTS).iterdir())] == [".log", ".sh"]
 
 
 def test_a_name_changes_with_whatever_goes_into_the_environment(project):
-    before = made(project)
-    changes = {
-        "torch": lambda: made(project, torch="cpu"),
-        "file": lambda: (project / "requirements.txt").write_text("tiny-thing==1.1\n"),
-        "included": lambda: (project / "requirements.txt").write_text("-c limits.txt\n"),
-        "content": lambda: (project / "limits.txt").write_text("a<2\n"),
-        "project": lambda: (project / "requirements.txt").write_text("-e .[train]\n"),
-        "description": lambda: (project / "pyproject.toml").write_text("[project]\nname = 'p'\n"),
-    }
-    names = [before.name]
-    for change in changes.values():
-        result = change()
-        names.append(result.name if isinstance(result, Recipe) else made(project).name)
+    names = [made(project).name, made(project, torch="cpu").name]
+    for name, text in (
+        ("requirements.txt", "tiny-thing==1.1\n"),
+        ("requirements.txt", "-c limits.txt\n"),
+        ("limits.txt", "a<2\n"),
+        ("requirements.txt", "-e .[train]\n"),
+        ("pyproject.toml", "[project]\nname = 'p'\n"),
+    ):
+        (project / name).write_text(text)
+        names.append(made(project).name)
 
     assert len(set(names)) == len(names)
     assert made(project).name == names[-1]
@@ -140,21 +133,12 @@ def test_of_several_files_the_one_that_says_most_is_taken(project):
 def test_what_cannot_be_built_from_is_refused(project, monkeypatch):
     (project / "pyproject.toml").write_text("[tool.ruff]\n")
     (project / "bad.toml").write_text("[")
-    empty = project / "empty"
-    empty.mkdir()
+    (project / "empty").mkdir()
     for build, folder, words in (
-        (
-            Build("venv"),
-            empty,
-            "cannot build an environment: `.*` has no `uv.lock`, `Pipfile`, ",
-        ),
+        (Build("venv"), project / "empty", "cannot build an environment: `.*` has no `uv.lock`, `Pipfile`, "),
         (Build("conda"), project, "has no `environment.yml`, `environment.yaml`"),
         (Build("venv", str(project / "other.txt")), project, "`.*/other.txt` does not exist"),
-        (
-            Build("venv", str(project / "pyproject.toml")),
-            project,
-            "cannot build an environment from `.*t.toml`",
-        ),
+        (Build("venv", str(project / "pyproject.toml")), project, "cannot build an environment from `.*t.toml`"),
         (Build("venv", str(project / "bad.toml")), project, "cannot build an environment from `.*bad.toml`"),
     ):
         with pytest.raises(UsageError, match=words):

@@ -41,23 +41,16 @@ def asked(**environment):
     return {"overrides": {f"environment.{name}": value for name, value in environment.items()}}
 
 
-def test_the_chosen_environment_is_in_the_plan_and_first_on_path(ask, venv):
+def test_the_chosen_environment_is_in_the_plan_and_first_on_path_in_place_of_the_active_one(ask, venv):
     prepared = ask(**asked(venv="my venv"))
-
-    assert prepared.plan.environment.venv == str(venv)
-    assert prepared.environment["VIRTUAL_ENV"] == str(venv)
+    assert prepared.plan.environment.venv == prepared.environment["VIRTUAL_ENV"] == str(venv)
     assert prepared.environment["PATH"].split(":")[0] == str(venv / "bin")
 
-
-def test_it_replaces_the_one_that_is_active():
     shell = {"PATH": "/old/bin:/usr/bin", "VIRTUAL_ENV": "/old", "PYTHONHOME": "/odd", "CONDA_PREFIX": "/c"}
-    got = {name: job_environment(Environment(**{name: "/x/e"}), shell) for name in ("venv", "conda")}
-
     path = {"PATH": "/x/e/bin:/old/bin:/usr/bin"}
-    assert got == {
-        "venv": {**path, "VIRTUAL_ENV": "/x/e"},
-        "conda": {**path, "CONDA_PREFIX": "/x/e", "CONDA_DEFAULT_ENV": "e"},
-    }
+    assert job_environment(Environment(venv="/x/e"), shell) == {**path, "VIRTUAL_ENV": "/x/e"}
+    conda = {"CONDA_PREFIX": "/x/e", "CONDA_DEFAULT_ENV": "e"}
+    assert job_environment(Environment(conda="/x/e"), shell) == {**path, **conda}
 
 
 def test_a_folder_that_is_no_environment_is_refused_before_anything_is_touched(ask, venv, root):
@@ -118,31 +111,19 @@ def test_a_conda_environment_is_found_by_its_name_wherever_conda_keeps_them(tmp_
     (tmp_path / ".conda" / "environments.txt").write_text(f"{noted}\n/gone/envs/gone\n")
     home = {"HOME": str(tmp_path), "PATH": os.defpath}
 
-    found = {
-        "base": find_conda("base", home),
-        "named": find_conda("named", home),
-        "noted": find_conda("noted", home),
-        "elsewhere": find_conda("elsewhere", {**home, "CONDA_ENVS_PATH": str(elsewhere.parent)}),
-        "active": find_conda("elsewhere", {**home, "CONDA_PREFIX": str(elsewhere)}),
-        "path": find_conda(str(noted), {}),
-    }
-
-    assert found == {
-        "base": root,
-        "named": named,
-        "noted": noted,
-        "elsewhere": elsewhere,
-        "active": elsewhere,
-        "path": noted,
-    }
-
-
-def test_a_conda_environment_that_is_not_there_is_an_error_that_knows_the_others(tmp_path):
-    make_conda(tmp_path / "miniforge3" / "envs" / "torch26")
-    with pytest.raises(UsageError, match="the conda environment `torch-26` does not exist") as error:
-        find_conda("torch-26", {"HOME": str(tmp_path), "PATH": os.defpath})
-
-    assert error.value.hint == "did you mean `torch26`?"
+    scratch = {"CONDA_ENVS_PATH": str(elsewhere.parent)}
+    for name, environ, expected in (
+        ("base", home, root),
+        ("named", home, named),
+        ("noted", home, noted),
+        ("elsewhere", {**home, **scratch}, elsewhere),
+        ("elsewhere", {**home, "CONDA_PREFIX": str(elsewhere)}, elsewhere),
+        (str(noted), {}, noted),
+    ):
+        assert find_conda(name, environ) == expected
+    with pytest.raises(UsageError, match="the conda environment `namd` does not exist") as error:
+        find_conda("namd", home)
+    assert error.value.hint == "did you mean `named`?"
 
 
 def test_the_strongest_source_says_whether_it_is_a_virtual_or_a_conda_environment(ask, project):
@@ -187,19 +168,11 @@ def test_a_program_that_is_not_here_is_warned_of_unless_something_may_bring_it(a
     assert warned(("python", "train.py")) == []
 
 
-@pytest.mark.parametrize(
-    ("interpreter", "warnings"),
-    [
-        ("/bin/bash", []),
-        (
-            "/no/such/bash",
-            ["`/no/such/bash`, the interpreter of `job.sh`, is not here, or cannot be run; compute nodes may have it"],
-        ),
-    ],
-)
-def test_an_interpreter_of_a_job_script_that_is_not_here_is_warned_of(ask, project, interpreter, warnings):
-    (project / "job.sh").write_text(f"#!{interpreter}\ntrue\n")
-    assert [text for text in ask(command=("job.sh",), is_script=True).warnings if "interpreter" in text] == warnings
+def test_an_interpreter_of_a_job_script_that_is_not_here_is_warned_of(ask, project):
+    absent = "`/no/such/bash`, the interpreter of `job.sh`, is not here, or cannot be run; compute nodes may have it"
+    for interpreter, warnings in (("/bin/bash", []), ("/no/such/bash", [absent])):
+        (project / "job.sh").write_text(f"#!{interpreter}\ntrue\n")
+        assert [text for text in ask(command=("job.sh",), is_script=True).warnings if "interpreter" in text] == warnings
 
 
 def test_mpi_that_is_not_here_is_warned_of_unless_something_may_bring_it(ask, monkeypatch, tmp_path):
@@ -249,28 +222,22 @@ def plan_with(environment, folder):
     return a_plan()._replace(environment=environment, source=Source(str(folder), "."))
 
 
-@pytest.mark.parametrize("setup", ["printf 'no newline'", "exec >&2", "set -u", "# nothing", "cat <<E\n{x}\nE"])
-def test_whatever_setup_prints_python_is_heard(setup, tmp_path):
-    found = environments.about(plan_with(Environment(setup=setup), tmp_path), os.environ)
+def test_the_python_is_found_whatever_setup_prints(tmp_path):
+    for setup in ("printf 'no newline'", "exec >&2", "set -u", "# nothing", "cat <<E\n{x}\nE"):
+        found = environments.about(plan_with(Environment(setup=setup), tmp_path), os.environ)
+        assert sorted(found) == ["prefix", "python", "torch"]
 
-    assert sorted(found) == ["prefix", "python", "torch"]
 
-
-def test_what_setup_leaves_in_the_background_is_neither_waited_for_nor_left(tmp_path, wait_until):
+def test_background_processes_of_setup_are_neither_waited_for_nor_left(tmp_path, wait_until):
     setup = f"export FOO=bar\nsleep 1000 & echo $! >'{tmp_path}/pid'"
-
     environment = Environment(setup=setup, check="import os; assert os.environ['FOO'] == 'bar'")
     environments.check(plan_with(environment, tmp_path), os.environ)
-
     wait_until(lambda: processes.identify(int((tmp_path / "pid").read_text())) is None)
 
 
-@pytest.mark.parametrize("setup", ["exit 0", "echo 'no scratch here'; false; true"])
-def test_a_check_does_not_pass_where_setup_ends_before_it(setup, tmp_path):
-    with pytest.raises(
-        EnvironmentFailed, match="the check `pass` failed in the active environment with status 70"
-    ) as caught:
-        environments.check(plan_with(Environment(setup=setup, check="pass"), tmp_path), os.environ)
-
-    said = ["no scratch here"] * ("scratch" in setup)
-    assert (caught.value.details or "").splitlines() == [*said, "a line of setup ended it"]
+def test_a_check_does_not_pass_where_setup_ends_before_it(tmp_path):
+    message = "the check `pass` failed in the active environment with status 70"
+    for setup, said in (("exit 0", []), ("echo 'no scratch here'; false; true", ["no scratch here"])):
+        with pytest.raises(EnvironmentFailed, match=message) as caught:
+            environments.check(plan_with(Environment(setup=setup, check="pass"), tmp_path), os.environ)
+        assert (caught.value.details or "").splitlines() == [*said, "a line of setup ended it"]

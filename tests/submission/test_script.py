@@ -25,11 +25,6 @@ from tables import for_each
 GOLDEN = Path(__file__).parent / "golden"
 
 
-def inside(plan, scheduler):
-    """The plan, in a job of that scheduler that somebody else has asked for."""
-    return plan._replace(site=plan.site._replace(inside=scheduler))
-
-
 def in_parts(plan, size):
     """The plan, its array in jobs of at most so many tasks."""
     return plan._replace(array=plan.array._replace(offsets=divide_indices(plan.array.indices, size)))
@@ -44,26 +39,31 @@ def with_environment(**said):
     return a_plan(root="/scratch/ada")._replace(environment=Environment(**said))
 
 
+ADA = a_plan(root="/scratch/ada")
+ARRAY = a_plan(root="/scratch/ada", indices=range(3), gpus=2)
+PBS = a_plan(root="/scratch/ada", scheduler="pbs")
+PBS_ARRAY = a_plan(root="/scratch/ada", scheduler="pbs", indices=range(3), gpus=2)
+LOCAL = a_plan(root="/scratch/ada", scheduler="local")
+
 PLANS = {
-    "slurm": a_plan(root="/scratch/ada"),
-    "slurm-array": a_plan(root="/scratch/ada", indices=range(3), gpus=2),
+    "slurm": ADA,
+    "slurm-array": ARRAY,
     "slurm-parts": in_parts(a_plan(root="/scratch/ada", indices=range(9)), 4),
-    "pbs": a_plan(root="/scratch/ada", scheduler="pbs"),
+    "slurm-workers": drawing(ARRAY),
+    "pbs": PBS,
+    "pbs-array": PBS_ARRAY,
     "pbs-parts": in_parts(a_plan(root="/scratch/ada", scheduler="pbs", indices=range(9)), 4),
-    "pbs-array": a_plan(root="/scratch/ada", scheduler="pbs", indices=range(3), gpus=2),
-    "slurm-workers": drawing(a_plan(root="/scratch/ada", indices=range(3), gpus=2)),
-    "pbs-workers": drawing(a_plan(root="/scratch/ada", scheduler="pbs", indices=range(3), gpus=2)),
-    "local-workers": drawing(a_plan(root="/home/ada/runs", scheduler="local", nodes=1, indices=range(3))),
+    "pbs-workers": drawing(PBS_ARRAY),
     "local": a_plan(root="/home/ada/runs", scheduler="local", nodes=1),
-    "inside-slurm": inside(a_plan(root="/scratch/ada", scheduler="local"), "slurm"),
-    "inside-pbs": inside(a_plan(root="/scratch/ada", scheduler="local"), "pbs"),
+    "local-workers": drawing(a_plan(root="/home/ada/runs", scheduler="local", nodes=1, indices=range(3))),
+    "inside-slurm": LOCAL._replace(site=LOCAL.site._replace(inside="slurm")),
+    "inside-pbs": LOCAL._replace(site=LOCAL.site._replace(inside="pbs")),
     "modules": with_environment(modules=("gcc/11", "cuda toolkit"), module_purge=True, venv="/home/ada/it's mine"),
     "conda": with_environment(conda="/home/ada/conda/envs/a $(id)", setup="module load tiny\nulimit -l unlimited"),
-    "shell-slurm": a_plan(root="/scratch/ada"),
-    "shell-pbs": a_plan(root="/scratch/ada", scheduler="pbs"),
-    "pyxis": a_plan(root="/scratch/ada")._replace(
-        container=Container("nvcr.io#nvidia/pytorch:24.10-py3", "pyxis", binds=("/data:/data:ro", "/it's")),
-        environment=Environment(env={"NCCL_DEBUG": "INFO"}),
+    "shell-slurm": ADA,
+    "shell-pbs": PBS,
+    "pyxis": with_environment(env={"NCCL_DEBUG": "INFO"})._replace(
+        container=Container("nvcr.io#nvidia/pytorch:24.10-py3", "pyxis", binds=("/data:/data:ro", "/it's"))
     ),
     "hostile": a_plan(root="/tmp/a b'$(id)`id`\"%j", scheduler="local", nodes=1),
 }
@@ -103,15 +103,12 @@ def test_a_path_with_a_newline_is_refused():
         script.render(a_plan(root="/a\nb"), python="python3")
 
 
-def test_the_profiles_python_is_the_only_one_tried():
+def test_job_sh_has_the_python_of_the_profile_and_the_umask_of_a_group():
     plan = a_plan(root="/r")
-    named = plan._replace(site=plan.site._replace(python="/opt/py thon"))
-
-    assert "\nfor serried_python in '/opt/py thon' ''; do\n" in script.render(named, python="python3")
-
-
-def test_a_group_shares_what_the_job_writes():
-    assert "\numask 027\n" in script.render(a_plan()._replace(share="group"), python="python3")
+    named = plan._replace(site=plan.site._replace(python="/opt/py thon"), share="group")
+    text = script.render(named, python="python3")
+    assert "\nfor serried_python in '/opt/py thon' ''; do\n" in text
+    assert "\numask 027\n" in text
 
 
 STUB = """\
@@ -226,44 +223,12 @@ def test_the_profile_chooses_what_starts_agents_on_pbs():
     assert launcher(on_site(scheduler="local", inside="pbs")).endswith("\nwait' 2")
 
 
-def test_agent_pyz_is_the_same_bytes_from_the_same_sources(tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    for name in ("one", "two"):
-        (folder / name).write_bytes(script.agent().read())
-
-    assert (folder / "one").read_bytes() == (folder / "two").read_bytes()
-    assert sorted(path.name for path in folder.iterdir()) == ["one", "two"]
-
-
-def test_agent_pyz_holds_the_agent_and_what_it_shares_with_the_submitting_side_and_nothing_else(tmp_path):
-    (tmp_path / "agent.pyz").write_bytes(script.agent().read())
-
-    rooms = {name.split("/")[1] for name in zipfile.ZipFile(tmp_path / "agent.pyz").namelist() if "/" in name}
+def test_agent_pyz_is_the_same_bytes_and_holds_the_agent_and_what_it_shares_with_the_submitting_side(tmp_path):
+    agent = tmp_path / "agent.pyz"
+    agent.write_bytes(script.agent().read())
+    assert agent.read_bytes() == script.agent().read()
+    rooms = {name.split("/")[1] for name in zipfile.ZipFile(agent).namelist() if "/" in name}
     assert rooms == {"__init__.py", "__init__.pyc", "agent", "base", "schema"}
-
-
-def imported_from(agent):
-    program = (
-        f"import sys; sys.path.insert(0, {str(agent)!r}); from serried.agent import attempt; print(attempt.__file__)"
-    )
-    argv = [sys.executable, "-I", "-S", "-c", program]
-    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def test_the_submitting_python_need_not_compile_agent_pyz(tmp_path):
-    agent = tmp_path / "agent.pyz"
-    agent.write_bytes(script.agent().read())
-
-    assert imported_from(agent) == f"{agent}/serried/agent/attempt.pyc"
-
-
-def test_a_python_that_does_not_know_the_byte_code_compiles_the_source(tmp_path, monkeypatch):
-    monkeypatch.setattr(script.importlib.util, "MAGIC_NUMBER", b"\0\0\r\n")
-    agent = tmp_path / "agent.pyz"
-    agent.write_bytes(script.agent().read())
-
-    assert imported_from(agent) == f"{agent}/serried/agent/attempt.py"
 
 
 def variables_of_a_script(plan, prefix, **environ):

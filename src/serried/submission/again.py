@@ -11,19 +11,18 @@ import dataclasses
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from serried import config, schedulers
-from serried.base.errors import RunNotFoundError, SchedulerUnreachable, SerriedError, SubmissionUncertain, UsageError
+from serried.base.errors import RunNotFoundError, SchedulerUnreachable, SubmissionUncertain, UsageError
 from serried.base.files import read_json
 from serried.base.text import compress, counted, iso
 from serried.config import job_script
 from serried.records import index
 from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable, new_id, read_exit
-from serried.records.status import SUBMITTING, UNCERTAIN, Verdict, counts_text, status, statuses_of
+from serried.records.status import SUBMITTING, UNCERTAIN, counts_text, status, statuses_of
 from serried.schema import checkpoints, names
 from serried.schema.layout import RunDirectory
 from serried.schema.names import COMPLETED
@@ -88,9 +87,12 @@ def prepare_again(
         array, notes = _array(selection, old.array, failed=failed)
     else:
         array = old.array and old.array._replace(indices=tuple(added.trials if added else tasks or ()))
-    trials = tuple(added.trials.values()) if added else _trials(record, array)
-    each = _commands(record, array)
-    origin = _origin(old, array)
+    trials, each = _parameters_and_commands(record, array)
+    trials = tuple(added.trials.values()) if added else trials
+    origin = old.resume
+    if origin and old.array and array and len(origin.checkpoints) > 1:
+        paths = dict(zip(old.array.indices, origin.checkpoints, strict=True))
+        origin = origin._replace(checkpoints=tuple(paths[index] for index in array.indices))
     has_ended = failed is True or tasks is not None
     beginning = Beginning(origin, ()) if fresh or added else _newest(selection, array, origin, have_ended=has_ended)
     script, text, cautions = _script(record, is_new=new_code)
@@ -110,24 +112,30 @@ def prepare_again(
         rerun_of=None if added else str(selection),
         after=tuple(after._replace(job=None) for after in old.after),
     )
-    completed = () if beginning.resume is None or fresh else _completed(selection)
-    repeated = _repeated(selection, array.indices) if array is not None and (failed or tasks) else ()
-    warnings = (*beginning.warnings, *completed, *repeated, *cautions)
+    warnings = [*beginning.warnings]
+    if beginning.resume is not None and not fresh and _has_completed(selection):
+        is_complete = f"run `{selection}` has completed, so little may be left to train"
+        warnings.append(f"{is_complete}; `--fresh` begins from its start")
+    warnings += _repeated(selection, array.indices) if array is not None and (failed or tasks) else ()
+    warnings += cautions
+    calls = b""  # the pickled function of the run, with the arguments of all its tasks
+    with contextlib.suppress(OSError):
+        calls = record.where.calls.read_bytes()
     if plan.source.snapshot and not new_code:
-        recorded = _prepare_recorded(plan, record, environ, each, warnings)
-        return dataclasses.replace(recorded, user_script=text, calls=_calls(record), notes=notes, trials=trials)
+        prepared = _prepare_recorded(plan, record, environ, each, tuple(warnings))
+        return dataclasses.replace(prepared, user_script=text, calls=calls, notes=notes, trials=trials)
     if not plan.source.snapshot:
         has_old_script = script is not None and not new_code
         what = "the old script, and other files as they are" if has_old_script else "the code as it is"
-        warnings = (*warnings, f"run `{record.id}` ran in place, so the new run uses {what} now")
+        warnings.append(f"run `{record.id}` ran in place, so the new run uses {what} now")
     plan = plan._replace(source=plan.source._replace(archive=None))
     project = Path(plan.source.directory)
     if not project.is_dir():
         raise UsageError(f"the project's folder `{project}` does not exist")
     resolved = config.resolve(None, plan.command, {}, plan.site.name, project, environ)
-    resolved = dataclasses.replace(resolved, warnings=warnings)
+    resolved = dataclasses.replace(resolved, warnings=tuple(warnings))
     prepared = prepare(plan, resolved, environ, each, trials=trials, observe=observe)
-    return dataclasses.replace(prepared, user_script=text, calls=_calls(record), notes=(*prepared.notes, *notes))
+    return dataclasses.replace(prepared, user_script=text, calls=calls, notes=(*prepared.notes, *notes))
 
 
 def _array(selection: Selection, array: Array | None, *, failed: bool | None) -> tuple[Array | None, tuple[str, ...]]:
@@ -147,25 +155,18 @@ def _array(selection: Selection, array: Array | None, *, failed: bool | None) ->
         which = f"`--failed` repeats the {counted(len(wanted), 'task')} that did not complete, `--all` all {number:,}"
         hint = which if wanted else f"no task has failed; `--all` repeats all {number:,}"
         raise UsageError(f"run `{selection}` is an array: {counts_text(tasks)}", hint=hint)
+    if not wanted and any(it.stale is not None or it.cause == Reason.UNREACHABLE for it in tasks.values()):
+        message = f"the scheduler does not answer, and no task of `{selection}` is known to have failed"
+        raise SchedulerUnreachable(message)
     if not wanted:
-        raise _nothing_failed(selection, tasks)
+        message = f"no task of `{selection}` has failed so far: {counts_text(tasks)}"
+        hint = f"serried wait {selection}"
+        if all(it.state == COMPLETED for it in tasks.values()):
+            message, hint = f"all {len(tasks):,} tasks of `{selection}` are COMPLETED", "`--all` repeats them"
+        raise UsageError(message, hint=hint, code=Reason.NO_TASK_FAILED)
     left_out = {index: it for index, it in tasks.items() if index not in wanted and it.state != COMPLETED}
     notes = (f"tasks of `{selection}` that have not ended are left out: {counts_text(left_out)}",) if left_out else ()
     return array._replace(indices=tuple(wanted)), notes
-
-
-def _nothing_failed(selection: Selection, tasks: Mapping[int, Verdict]) -> SerriedError:
-    if any(it.stale is not None or it.cause == Reason.UNREACHABLE for it in tasks.values()):
-        return SchedulerUnreachable(
-            f"the scheduler does not answer, and no task of `{selection}` is known to have failed"
-        )
-    if all(it.state == COMPLETED for it in tasks.values()):
-        hint = "`--all` repeats them"
-        message = f"all {len(tasks):,} tasks of `{selection}` are COMPLETED"
-    else:
-        hint = f"serried wait {selection}"
-        message = f"no task of `{selection}` has failed so far: {counts_text(tasks)}"
-    return UsageError(message, hint=hint, code=Reason.NO_TASK_FAILED)
 
 
 def _repeated(selection: Selection, tasks: Sequence[int]) -> Iterator[str]:
@@ -198,11 +199,9 @@ def _script(record: Record, *, is_new: bool) -> tuple[UserScript | None, bytes, 
                 hint=f"`--new-code` uses `{script.path}` as it is now",
             ) from None
     present = job_script.read(Path(script.path), record.plan.site.scheduler, None)
-    cautions = () if present.options(frozenset(script.keys)) == script.options else (_CHANGED,)
+    changed = "directives of the script have changed: a rerun keeps the old, and `serried submit` reads the new ones"
+    cautions = () if present.options(frozenset(script.keys)) == script.options else (changed,)
     return script._replace(interpreter=present.interpreter), present.text, cautions
-
-
-_CHANGED = "directives of the script have changed: a rerun keeps the old ones, and `serried submit` reads the new ones"
 
 
 def _prepare_recorded(
@@ -214,8 +213,10 @@ def _prepare_recorded(
             f"the code of run `{code.id}` does not exist any more: `{plan.source.archive}`",
             hint="`--new-code` uses the project as it is now; the record has the commit and the diff of that run",
         )
-    containers.check(plan)
-    data.check(plan)
+    if plan.container:
+        containers.check(plan.container)
+    if plan.data:
+        data.check(plan)
     choose(plan.environment, environ)
     plan = settle_search(divide(plan), environ)
     return dataclasses.replace(assemble(plan, job_environment(plan, environ), each, warnings), code_of=code)
@@ -237,54 +238,29 @@ def _newest(selection: Selection, array: Array | None, origin: Resume | None, *,
     return Beginning(Resume(paths, str(selection)), tuple(cautions))
 
 
-def _origin(old: Plan, array: Array | None) -> Resume | None:
-    """The checkpoints from which the old run began, for the tasks of `array`."""
-    if old.resume is None or old.array is None or array is None or len(old.resume.checkpoints) == 1:
-        return old.resume
-    paths = dict(zip(old.array.indices, old.resume.checkpoints, strict=True))
-    return old.resume._replace(checkpoints=tuple(paths[index] for index in array.indices))
-
-
-def _completed(selection: Selection) -> tuple[str, ...]:
+def _has_completed(selection: Selection) -> bool:
     end = selection.record.end if selection.task is None else None
-    if end is None:
-        end = read_exit(selection.place.exit)
-    if end is None or end.get("state") != COMPLETED:
-        return ()
-    return (f"run `{selection}` has completed, so little may be left to train; `--fresh` begins from its start",)
+    return ((end or read_exit(selection.place.exit)) or {}).get("state") == COMPLETED
 
 
-def _calls(record: Record) -> bytes:
-    """The pickled function of a run, with the arguments of all its tasks; empty for other runs."""
+def _parameters_and_commands(
+    record: Record, array: Array | None
+) -> tuple[tuple[Mapping[str, Any], ...], tuple[tuple[str, ...], ...]]:
+    """The parameters of each trial of a sweep, and the command of each task if they differ.
+
+    Raises UsageError if they do not exist any more.
+    """
+    indices = array.indices if array else ()
+    hint = "submit the sweep again"
     try:
-        return record.where.calls.read_bytes()
-    except OSError:
-        return b""
-
-
-def _trials(record: Record, array: Array | None) -> tuple[Mapping[str, Any], ...]:
-    """The parameters of these trials of a sweep. Raises UsageError if they do not exist any more."""
-    if record.plan.sweep is None or array is None:
-        return ()
-    try:
-        return tuple(record.parameters_of(index) for index in array.indices)
-    except RecordUnreadable as error:
-        raise UsageError(error.message, hint="submit the sweep again") from error
-
-
-def _commands(record: Record, array: Array | None) -> tuple[tuple[str, ...], ...]:
-    """The command of each task of the new run; empty if all tasks have the same."""
-    if array is None or not array.each:
-        return ()
-    try:
-        return tuple(record.command_of(index) for index in array.indices)
-    except RecordUnreadable as error:
+        trials = tuple(record.parameters_of(index) for index in indices) if record.plan.sweep else ()
         hint = "submit the file of commands again: `serried submit --commands FILE`"
+        return trials, tuple(record.command_of(index) for index in indices) if array and array.each else ()
+    except RecordUnreadable as error:
         raise UsageError(error.message, hint=hint) from error
 
 
-@dataclass(frozen=True)
-class Beginning:
+class Beginning(NamedTuple):
     resume: Resume | None
     warnings: tuple[str, ...]
 
@@ -296,18 +272,19 @@ def resume_from(word: str, array: Array | None, directory: Path) -> Beginning:
     """
     if not word.strip():
         raise UsageError("`--resume` needs a value", hint="RUN, `last`, or the path of a checkpoint")
+    path = Path(os.path.abspath(directory / Path(word).expanduser()))  # noqa: PTH100 - links stay
     if word.startswith(("/", "./", "../", "~")) or word in (".", ".."):
-        return _path(Path(os.path.abspath(directory / Path(word).expanduser())))  # noqa: PTH100 - links stay
+        return _from_path(path)
     try:
         selection = index.find(word)
     except RunNotFoundError as error:
-        if os.path.lexists(directory / word):
-            return _path(Path(os.path.abspath(directory / word)))  # noqa: PTH100
+        if os.path.lexists(path):
+            return _from_path(path)
         raise RunNotFoundError(f"`{word}` is neither a run nor a path in this folder", hint=error.hint) from None
-    return _of_run(selection, array)
+    return _from_run(selection, array)
 
 
-def _of_run(selection: Selection, array: Array | None) -> Beginning:
+def _from_run(selection: Selection, array: Array | None) -> Beginning:
     """The checkpoints of a run. Each task of an array resumes from the task with its number."""
     record = selection.record
     try:
@@ -327,32 +304,31 @@ def _of_run(selection: Selection, array: Array | None) -> Beginning:
     folders = [record.where.task(task).checkpoints for task in tasks]
     watch = watch_patterns(record)
     found = [checkpoints.newest(folder, watch) for folder in folders]
-    lacking = [task for task, path in zip(tasks, found, strict=True) if path is None]
+    lacking = [task or 0 for task, path in zip(tasks, found, strict=True) if path is None]
     if lacking and len(tasks) == 1:
         raise _nothing_in(folders[0], f"run `{selection}`", watch)
     if array is not None:
-        _check_tasks(record, {each for each in lacking if each is not None}, "has no complete checkpoint of", array)
+        _check_tasks(record, lacking, "has no complete checkpoint of", array)
     resume = Resume(tuple(str(path) for path in found if path is not None), str(selection))
     return Beginning(resume, tuple(cautions_about(selection, folders, tasks)))
 
 
-def _path(path: Path) -> Beginning:
+def _from_path(path: Path) -> Beginning:
     """The path itself; in a run directory or a folder of known checkpoints, the newest complete one."""
     if not path.exists():
         raise UsageError(f"`{path}` does not exist", hint="RUN, `last`, or the path of a checkpoint")
-    run = RunDirectory(path)
+    run, layout = RunDirectory(path), checkpoints.of_folder(path)
+    folder, whose, watch = None, f"`{path}`", ()
     if run.plan.is_file():
         watch = ((read_json(run.plan) or {}).get("checkpoint") or {}).get("watch", ())
-        newest = checkpoints.newest(run.checkpoints, watch)
+        folder, whose = run.checkpoints, f"the run in `{path}`"
+    elif checkpoints.is_of_train(path) or (layout is None and any(checkpoints.recognised(path))):
+        folder = path
+    if folder is not None:
+        newest = checkpoints.newest(folder, watch)
         if newest is None:
-            raise _nothing_in(run.checkpoints, f"the run in `{path}`", watch)
-        return Beginning(Resume((str(newest),)), tuple(_torn([run.checkpoints], watch)))
-    layout = checkpoints.of_folder(path)
-    if checkpoints.is_of_train(path) or (layout is None and any(checkpoints.recognised(path))):
-        newest = checkpoints.newest(path)
-        if newest is None:
-            raise _nothing_in(path, f"`{path}`", ())
-        return Beginning(Resume((str(newest),)), tuple(_torn([path], ())))
+            raise _nothing_in(folder, whose, watch)
+        return Beginning(Resume((str(newest),)), tuple(_torn([folder], watch)))
     is_torn_of_train = (path / checkpoints.REPLICATED).exists() and checkpoints.complete(path) is None
     if is_torn_of_train or (layout is not None and not checkpoints.is_complete(path)):
         hint = f"`--resume {path.parent}` takes the newest complete one"
@@ -362,12 +338,11 @@ def _path(path: Path) -> Beginning:
 
 def _check_tasks(record: Record, wrong: Iterable[int], what: str, array: Array) -> None:
     indices = sorted(wrong)
-    if not indices:
-        return
-    left = [index for index in array.indices if index not in set(indices)]
-    tasks = f"task {indices[0]}" if len(indices) == 1 else f"tasks {compress(indices)}"
-    hint = f"`--array {compress(left)}` leaves them out" if left else f"`serried show {record.id}` shows the run"
-    raise UsageError(f"run `{record.id}` {what} {tasks}", hint=hint)
+    if indices:
+        left = [index for index in array.indices if index not in set(indices)]
+        tasks = f"task {indices[0]}" if len(indices) == 1 else f"tasks {compress(indices)}"
+        hint = f"`--array {compress(left)}` leaves them out" if left else f"`serried show {record.id}` shows the run"
+        raise UsageError(f"run `{record.id}` {what} {tasks}", hint=hint)
 
 
 def watch_patterns(record: Record) -> Sequence[str]:
@@ -375,15 +350,11 @@ def watch_patterns(record: Record) -> Sequence[str]:
 
 
 def _nothing_in(folder: Path, whose: str, watch: Sequence[str]) -> UsageError:
-    cut_short = checkpoints.torn(folder, watch)
-    if cut_short:
-        hint = f"`{cut_short[-1]}` was not written completely"
-    else:
-        hint = (
-            f"checkpoints of the run belong in `{folder}`"
-            if str(folder) not in whose
-            else "name the path of a checkpoint"
-        )
+    hint = f"checkpoints of the run belong in `{folder}`"
+    if str(folder) in whose:
+        hint = "name the path of a checkpoint"
+    if torn := checkpoints.torn(folder, watch):
+        hint = f"`{torn[-1]}` was not written completely"
     return UsageError(f"{whose} has no complete checkpoint", hint=hint)
 
 
@@ -415,8 +386,7 @@ MOST_JOBS = 20
 """Jobs of an array whose tasks continue in separate jobs. A job that starts after these checks again."""
 
 
-@dataclass(frozen=True)
-class Followed:
+class Followed(NamedTuple):
     after: After
     jobs: tuple[str, ...] = ()
     """Jobs that the scheduler waits for; none if the run has ended already."""
@@ -455,20 +425,16 @@ def newest_of(text: str, plan: Plan) -> Followed:
     both = f"`serried submit {word} {plan.experiment}` submits both"
     if word == plan.experiment:
         both = "the first run waits for nothing: `--set 'after=[]'`"
-    newest = max(_runs_of(word, plan), key=index.planned_at, default=None)
-    if newest is None:
-        raise UsageError(f"`{plan.experiment}` depends on `{word}`, which has not run yet", hint=both)
-    return _follow(Selection(newest), condition, plan, both)
-
-
-def _runs_of(name: str, plan: Plan) -> Iterable[Record]:
+    runs = []
     for record in index.records():
-        try:
+        with contextlib.suppress(RecordUnreadable):
             summary = record.summary
-        except RecordUnreadable:
-            continue
-        if (summary.project, summary.experiment) == (plan.project, name) and not (summary.smoke or summary.rehearsal):
-            yield record
+            is_trial = summary.smoke or summary.rehearsal
+            if (summary.project, summary.experiment) == (plan.project, word) and not is_trial:
+                runs.append(record)
+    if not runs:
+        raise UsageError(f"`{plan.experiment}` depends on `{word}`, which has not run yet", hint=both)
+    return _follow(Selection(max(runs, key=index.planned_at)), condition, plan, both)
 
 
 def _follow(selection: Selection, condition: str, plan: Plan, hint: str) -> Followed:
@@ -484,10 +450,8 @@ def _follow(selection: Selection, condition: str, plan: Plan, hint: str) -> Foll
     )
     notes = (selection.note,) if selection.note else ()
     if not record.where.path.is_dir():
-        notes = (
-            *notes,
-            f"the run directory of `{record.id}` ({after.name}), `{{after}}`, does not exist: {after.directory}",
-        )
+        missing = f"the run directory of `{record.id}` ({after.name}), `{{after}}`, does not exist: {after.directory}"
+        notes = (*notes, missing)
     if status.has_ended and status.verdict.stale is None:
         if not holds(condition, status.state):
             raise UsageError(f"run `{selection}` ({after.name}) has ended {status.state}", hint=hint)
@@ -517,12 +481,8 @@ def check_pair(other: Plan, plan: Plan) -> None:
             "a scheduler cannot wait for the jobs of another",
             hint=f"serried wait {other.run} && serried submit …",
         )
-    if (
-        plan.has_links
-        and plan.limit.continue_by == names.PREQUEUED
-        and other.has_links
-        and other.limit.continue_by == names.SUCCESSOR
-    ):
+    own, its = plan.limit.continue_by, other.limit.continue_by
+    if plan.has_links and other.has_links and (own, its) == (names.PREQUEUED, names.SUCCESSOR):
         raise UsageError(
             f"`{other.name}` continues in jobs that are submitted one by one, but all jobs of `{plan.name}` are queued "
             "at once: they cannot wait for its last job",

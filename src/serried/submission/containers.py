@@ -110,10 +110,9 @@ def check_runscript(plan: Plan, each: Sequence[Sequence[str]]) -> None:
         )
 
 
-def check(plan: Plan) -> None:
+def check(container: Container) -> None:
     """Raises UsageError if the image of a plan from an earlier submit has been removed."""
-    container = plan.container
-    if container and container.runtime != PYXIS and not Path(container.image).exists():
+    if container.runtime != PYXIS and not Path(container.image).exists():
         raise UsageError(f"the image `{container.image}` does not exist any more")
 
 

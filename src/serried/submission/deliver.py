@@ -191,14 +191,14 @@ def deliver(prepared: Prepared) -> Record:
         SubmissionUncertain: a job may exist; the record stays.
     """
     record, plan = establish(prepared)
-    submission = record.submissions[0]
+    submission, uncertain = record.submissions[0], SubmissionState.UNCERTAIN
     for after in plan.after:  # their agents keep the outcome for jobs that wait for them
         with contextlib.suppress(OSError):
             RunDirectory(Path(after.directory)).followed.touch(mode=PRIVATE_FILE)
     try:
         job = _submit(record, prepared, plan)
     except SubmissionUncertain as error:
-        _note_uncertain(record, error.message)
+        _note(record, record.first_submissions[0], state=uncertain, message=error.message)
         error.hint = FIND_OUT.format(run=record.id)
         raise
     except SerriedError as error:
@@ -208,13 +208,17 @@ def deliver(prepared: Prepared) -> Record:
         raise
     except BaseException as error:
         message = f"interrupted during `{prepared.handover.argv[0]}`: the scheduler may have accepted the job"
-        _note_uncertain(record, message)
+        _note(record, record.first_submissions[0], state=uncertain, message=message)
         raise SubmissionUncertain(message, hint=FIND_OUT.format(run=record.id)) from error
-    with plain_errors(record.directory.path):
-        record.write_submission(dataclasses.replace(submission, state=SubmissionState.SUBMITTED, job=job))
+    _note(record, submission, state=SubmissionState.SUBMITTED, job=job)
     if plan.has_links and plan.limit.continue_by == PREQUEUED:
-        prequeue(record, prepared, plan, job)
+        _prequeue(record, prepared, plan, job)
     return record
+
+
+def _note(record: Record, submission: Submission, **changes: Any) -> None:
+    with plain_errors(record.where.path if submission.number > 1 else record.directory.path):
+        record.write_submission(dataclasses.replace(submission, **changes))
 
 
 def _submit(record: Record, prepared: Prepared, plan: Plan) -> str:
@@ -232,10 +236,8 @@ def _submit(record: Record, prepared: Prepared, plan: Plan) -> str:
             handover = handover_of(plan, prepared.environment, prepared.jobs, part, jobs[-1]) if jobs else None
             jobs.append(scheduler.submit(handover or prepared.handover))
             if plan.is_in_parts:
-                with plain_errors(record.directory.path):
-                    # With the time of this job: other login nodes trust a submission only for minutes.
-                    so_far = dataclasses.replace(record.first_submissions[0], job=",".join(jobs), at=iso(time.time()))
-                    record.write_submission(so_far)
+                # With the time of this job: other login nodes trust a submission only for minutes.
+                _note(record, record.first_submissions[0], job=",".join(jobs), at=iso(time.time()))
     except SubmissionUncertain:
         raise
     except SerriedError as error:
@@ -293,7 +295,7 @@ def establish(prepared: Prepared) -> tuple[Record, Plan]:
         record = Record.create(plan, intent(prepared.token, plan))
     try:
         with plain_errors(record.directory.path):
-            write_source(record, prepared, plan, archive)
+            _write_source(record, prepared, plan, archive)
         with plain_errors(root):
             make_run_directory(prepared, plan)
     except BaseException:
@@ -323,7 +325,7 @@ def intent(token: str, plan: Plan) -> Submission:
     )
 
 
-def prequeue(record: Record, prepared: Prepared, plan: Plan, job: str) -> None:
+def _prequeue(record: Record, prepared: Prepared, plan: Plan, job: str) -> None:
     """Queue the later jobs of a run, each behind any end of the job before, until the scheduler refuses a job.
 
     Each job is in the record before the scheduler is called. After an interruption, the submitted jobs stay queued.
@@ -332,31 +334,23 @@ def prequeue(record: Record, prepared: Prepared, plan: Plan, job: str) -> None:
     for number in range(2, plan.limit.restarts + 2):
         link = intent(token_of(plan.run, None, number), plan)
         handover = scheduler.submission(plan, link.token, prepared.environment, after=job)
-        with plain_errors(record.where.path):
-            record.write_submission(link)
+        _note(record, link)
         try:
             job = scheduler.submit(handover)
         except SerriedError as error:
             state = SubmissionState.UNCERTAIN if isinstance(error, SubmissionUncertain) else SubmissionState.FAILED
-            message = " ".join(filter(None, (error.message, error.details)))
-            record.write_submission(dataclasses.replace(link, state=state, message=message))
+            _note(record, link, state=state, message=" ".join(filter(None, (error.message, error.details))))
             return
         except KeyboardInterrupt:
-            record.write_submission(dataclasses.replace(link, state=SubmissionState.UNCERTAIN, message="interrupted"))
+            _note(record, link, state=SubmissionState.UNCERTAIN, message="interrupted")
             raise
-        record.write_submission(dataclasses.replace(link, state=SubmissionState.SUBMITTED, job=job))
+        _note(record, link, state=SubmissionState.SUBMITTED, job=job)
 
 
 def unqueued(record: Record) -> list[str]:
     """A message if the scheduler refused a later job of the run."""
     links = [link for link in record.submissions[1:] if not link.is_submitted]
     return [f"only {link.number - 2} later jobs are queued: {link.message}" for link in links]
-
-
-def _note_uncertain(record: Record, message: str) -> None:
-    with plain_errors(record.directory.path):
-        submission = record.first_submissions[0]
-        record.write_submission(dataclasses.replace(submission, state=SubmissionState.UNCERTAIN, message=message))
 
 
 def make_run_directory(prepared: Prepared, plan: Plan) -> RunDirectory:
@@ -398,13 +392,13 @@ def _make_new(path: Path, mode: int) -> None:
     path.mkdir(mode=mode)
 
 
-def write_source(record: Record, prepared: Prepared, plan: Plan, archive: Archive | None) -> None:
+def _write_source(record: Record, prepared: Prepared, plan: Plan, archive: Archive | None) -> None:
     """Record commit, diff and snapshot, for the time after the run directory is purged."""
     if prepared.code_of is not None:
-        for name in (record.directory.source.name, record.directory.diff.name):
+        earlier = prepared.code_of.directory
+        for path, known in ((record.directory.source, earlier.source), (record.directory.diff, earlier.diff)):
             with contextlib.suppress(FileNotFoundError):
-                known = (prepared.code_of.directory.path / name).read_text(encoding="utf-8", errors="surrogateescape")
-                write_text(record.directory.path / name, known)
+                write_text(path, known.read_text(encoding="utf-8", errors="surrogateescape"))
         return
     survey, revision = prepared.survey, prepared.revision
     document: dict[str, Any] = {
@@ -447,19 +441,16 @@ def probe(root: Path, bytes_needed: int, mode: int) -> None:
         make_directory(root, mode)
         test = root / f".probe-{os.urandom(4).hex()}"
         try:
-            descriptor = os.open(test, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
-            try:
-                os.write(descriptor, b"serried\n")
-            finally:
-                os.close(descriptor)
+            with os.fdopen(os.open(test, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "wb") as file:
+                file.write(b"serried\n")
         finally:
             with contextlib.suppress(OSError):
                 test.unlink()
         space = os.statvfs(root)
-    free = space.f_bavail * space.f_frsize
-    if free < bytes_needed + SPARE_BYTES:
+    free, needed = space.f_bavail * space.f_frsize, bytes_needed + SPARE_BYTES
+    if free < needed:
         raise UsageError(
-            f"`{root}` has only {spell(free)} of free space, but this run needs {spell(bytes_needed + SPARE_BYTES)}",
+            f"`{root}` has only {spell(free)} of free space, but this run needs {spell(needed)}",
             hint="`serried clean --older-than 30d` removes old runs; or set another `root` in the cluster's profile",
         )
 

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
+import functools
 import glob
 import hashlib
 import io
@@ -20,10 +21,10 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from serried import schedulers
 from serried.base import copy as fs_copy
@@ -41,8 +42,6 @@ from serried.schema.outputs import FetchLedger, trees
 from serried.schema.plan import Plan
 
 ALL = "*"
-
-
 OUTPUTS = "outputs"
 """The folder of outputs whose paths in the target are those of results."""
 
@@ -71,25 +70,22 @@ def recover(
 
     `on_answer` gets each outcome, with its place in `lacking`, as soon as the job has ended.
     """
-    for attempt in sorted({found.attempt for found in lacking}):  # files of later attempts replace earlier ones
-        numbers = [number for number, found in enumerate(lacking) if found.attempt == attempt]
+    record = selection.record
+    for attempt in sorted({missing.attempt for missing in lacking}):  # files of later attempts replace earlier ones
+        numbers = [number for number, missing in enumerate(lacking) if missing.attempt == attempt]
+        errands = []
+        for missing in (lacking[number] for number in numbers):
+            task = "-" if missing.task is None else str(missing.task)
+            role = ("fetch", task, str(attempt), str(missing.node), missing.folder)
+            journal = record.where.task(missing.task).attempt(attempt).fetched(missing.node)
+            errands.append(Errand(record.plan, missing.host, role, journal))
 
         def settle(place: int, answer: Answer, numbers: Sequence[int] = numbers) -> None:
             number = numbers[place]
-            if not isinstance(answer, SerriedError):
-                on_answer(number, _settled(selection, lacking[number], answer))
-            else:
-                on_answer(number, answer)
+            settled = answer if isinstance(answer, SerriedError) else _settled(selection, lacking[number], answer)
+            on_answer(number, settled)
 
-        send_all([_errand(selection, lacking[number]) for number in numbers], settle, observe)
-
-
-def _errand(selection: Selection, found: MissingOutputs) -> Errand:
-    record = selection.record
-    attempt = record.where.task(found.task).attempt(found.attempt)
-    task = "-" if found.task is None else str(found.task)
-    role = ("fetch", task, str(found.attempt), str(found.node), found.folder)
-    return Errand(record.plan, found.host, role, attempt.fetched(found.node))
+        send_all(errands, settle, observe)
 
 
 def _settled(selection: Selection, found: MissingOutputs, answer: Mapping[str, Any]) -> Recovery:
@@ -103,8 +99,7 @@ def _settled(selection: Selection, found: MissingOutputs, answer: Mapping[str, A
     return Recovery(files, size, problem, is_gone=bool(answer.get("is_gone")), torn=tuple(answer.get("torn") or ()))
 
 
-@dataclass(frozen=True)
-class FetchMatches:
+class FetchMatches(NamedTuple):
     """The files of a run that match the patterns."""
 
     entries: list[FetchEntry]
@@ -130,7 +125,6 @@ def find_files(selection: Selection, wanted: Sequence[str], target: Path) -> Fet
     """
     entries: list[FetchEntry] = []
     noted: dict[Path, tuple[FetchLedger, str]] = {}
-
     taken: set[str] = set()
 
     def take(entry: FetchEntry, below: str, to: str, ledger: FetchLedger, name: str, *, aside: str) -> None:
@@ -142,25 +136,22 @@ def find_files(selection: Selection, wanted: Sequence[str], target: Path) -> Fet
 
     for place, below in _places(selection):
         ledger = FetchLedger(place.fetched)
-        for folder, entry in _of(place, wanted or [RESULTS]):
-            to = entry.path if folder == RESULTS else f"{folder}/{entry.path}"
-            take(entry, below, to, ledger, f"{{{folder}}}/{entry.path}", aside=folder)
+        for folder in (RESULTS, CHECKPOINTS):
+            patterns = [within for which, within in map(_folder_and_pattern, wanted or [RESULTS]) if which == folder]
+            for entry in _found(place.path / folder, patterns):
+                to = entry.path if folder == RESULTS else f"{folder}/{entry.path}"
+                take(entry, below, to, ledger, f"{{{folder}}}/{entry.path}", aside=folder)
     plan = selection.record.plan
     starts = "" if plan.source.workdir == os.curdir else f"{glob.escape(plan.source.workdir)}/"
     patterns = [*wanted, *(f"{starts}{pattern}" for pattern in wanted if starts)]
-    within = _within(target, Path(plan.source.directory))
+    here, top = target.resolve(), Path(plan.source.directory).resolve()
+    within = f"{here.relative_to(top)}/" if top in here.parents else ""
     for tree_outputs in (trees if wanted else places)(selection.record.where, plan, selection.task):
         listed = _found(tree_outputs.path, patterns or [ALL])
         for entry in sorted(listed, key=lambda entry: not entry.path.startswith(within)):
             if tree_outputs.is_output(entry.path, entry.kind, *entry.state):
-                take(
-                    entry,
-                    tree_outputs.below,
-                    entry.path.removeprefix(within),
-                    tree_outputs.ledger,
-                    tree_outputs.ledger_name(entry.path),
-                    aside=OUTPUTS,
-                )
+                to, name = entry.path.removeprefix(within), tree_outputs.ledger_name(entry.path)
+                take(entry, tree_outputs.below, to, tree_outputs.ledger, name, aside=OUTPUTS)
     if not entries:
         what = " or ".join(f"`{pattern}`" for pattern in wanted)
         raise UsageError(
@@ -172,12 +163,6 @@ def find_files(selection: Selection, wanted: Sequence[str], target: Path) -> Fet
     return FetchMatches(entries, noted)
 
 
-def _within(target: Path, project: Path) -> str:
-    """The prefix of paths of the project that are below `target`; empty if `target` is not in the project."""
-    here, top = target.resolve(), project.resolve()
-    return f"{here.relative_to(top)}/" if here.is_relative_to(top) and here != top else ""
-
-
 def note_fetched(selection: Selection, found: FetchMatches, report: Report, target: Path) -> None:
     """Record the files that are in `target` now: `clean` may delete these outputs, the next fetch replace the copies.
 
@@ -187,23 +172,18 @@ def note_fetched(selection: Selection, found: FetchMatches, report: Report, targ
     for entry in report.there:
         ledger, name = found.noted[entry.source]
         # A file may have changed after it was listed. Then its copy has the new state.
-        states = {entry.state, file_state(target / entry.path) or entry.state}
+        states = {entry.state, _state(target / entry.path) or entry.state}
         by_ledger.setdefault(ledger, []).extend((name, *state) for state in sorted(states))
-    mode = MODES[selection.record.plan.share].file
     for ledger, states_of_files in by_ledger.items():
-        ledger.note(states_of_files, mode)
+        ledger.note(states_of_files, MODES[selection.record.plan.share].file)
 
 
 def mark(target: Path, project: Path) -> None:
     """Let snapshots leave `target` out, if it is a folder in `project` or in another project. Raises OSError."""
     folders = target.resolve().parents
-    is_within = project.resolve() in folders or any((folder / name).exists() for folder in folders for name in _MARKS)
-    if is_within and not os.path.lexists(target / ".gitignore"):
+    is_project = any((folder / name).exists() for folder in folders for name in (".git", "serried.toml"))
+    if (is_project or project.resolve() in folders) and not os.path.lexists(target / ".gitignore"):
         (target / ".gitignore").write_text(FETCHED, encoding="utf-8")
-
-
-_MARKS = (".git", "serried.toml")
-"""In the folder of a project."""
 
 
 def _where_to_look(selection: Selection, *, is_all: bool) -> str:
@@ -221,14 +201,6 @@ def _places(selection: Selection) -> list[tuple[TaskDirectory, str]]:
     return [(where.task(each), f"{each}/" if selection.is_array else "") for each in selection.tasks]
 
 
-def _of(place: TaskDirectory, wanted: Sequence[str]) -> Iterator[tuple[str, FetchEntry]]:
-    pairs = [_folder_and_pattern(pattern) for pattern in wanted]
-    for folder in (RESULTS, CHECKPOINTS):
-        patterns = [pattern for which, pattern in pairs if which == folder]
-        if patterns:
-            yield from ((folder, entry) for entry in _found(place.path / folder, patterns))
-
-
 def _folder_and_pattern(pattern: str) -> tuple[str, str]:
     first, _, rest = pattern.removeprefix("./").partition("/")
     return (first, rest or ALL) if first in (RESULTS, CHECKPOINTS) else (RESULTS, pattern)
@@ -244,20 +216,9 @@ def _found(root: Path, patterns: Sequence[str]) -> list[FetchEntry]:
 
 AT_ONCE = 16
 """Most jobs in the queue at once, to spare the scheduler."""
-
-
 LOOK_SECONDS = 0.2
-
-
-LAST_LINES = 5
-
-
-NAMED = 3
-
-
+LAST_LINES, NAMED = 5, 3
 Observe = Callable[[str], None]
-
-
 Answer = dict[str, Any] | SerriedError
 """The last journal entry of a node job, or why there is none."""
 
@@ -284,9 +245,9 @@ def send_all(errands: Sequence[Errand], on_answer: Callable[[int, Answer], None]
                     out[number] = _Sent(errand)
                 except SerriedError as error:
                     on_answer(number, error)
-            observe(_progress(list(out.values()), [errand for _, errand in waiting]))
+            observe(_progress([*out.values()], [errand for _, errand in waiting]))
             time.sleep(LOOK_SECONDS if out else 0)
-            for number in [number for number, sent in out.items() if sent.has_ended]:
+            for number in [number for number, sent in out.items() if sent.process.poll() is not None]:
                 on_answer(number, out.pop(number).answer())
     except BaseException:
         for sent in out.values():
@@ -302,9 +263,7 @@ class _Sent:
     def __init__(self, errand: Errand) -> None:
         from serried.submission import script  # most fetches need no job
 
-        self.host = errand.host
-        self._journal = errand.journal
-        self._token = os.urandom(8).hex()
+        self.host, self._journal, self._token = errand.host, errand.journal, os.urandom(8).hex()
         self._has_begun = False
         scheduler = _scheduler_for(errand.plan, errand.host)
         modes, folder = MODES[errand.plan.share], errand.journal.parent
@@ -330,10 +289,6 @@ class _Sent:
         self._has_begun = self._has_begun or self._entry(JournalEvent.BEGUN) is not None
         return self._has_begun
 
-    @property
-    def has_ended(self) -> bool:
-        return self.process.poll() is not None
-
     def answer(self) -> Answer:
         output = self._log.read_text(encoding="utf-8", errors="replace").splitlines() if self._log.exists() else []
         self._log.unlink(missing_ok=True)
@@ -354,16 +309,13 @@ class _Sent:
 def _progress(out: Sequence[_Sent], waiting: Sequence[Errand]) -> str:
     """`at work on n1, waiting for n2, n3 and 4 more`."""
     busy = [sent.host for sent in out if sent.has_begun]
-    hosts = [sent.host for sent in out] + [errand.host for errand in waiting]
-    queued = [host for host in hosts if host not in busy]
-    states = (("at work on", busy), ("waiting for", queued))
-    return ", ".join(f"{state} {_listed(several)}" for state, several in states if several)
-
-
-def _listed(hosts: Sequence[str]) -> str:
-    names = list(dict.fromkeys(hosts))
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+    queued = [host for host in [*(sent.host for sent in out), *(errand.host for errand in waiting)] if host not in busy]
+    states = []
+    for state, hosts in (("at work on", list(dict.fromkeys(busy))), ("waiting for", list(dict.fromkeys(queued)))):
+        if hosts:
+            more = f" and {len(hosts) - NAMED} more" if len(hosts) > NAMED else ""
+            states.append(f"{state} {', '.join(hosts[:NAMED])}{more}")
+    return ", ".join(states)
 
 
 def _scheduler_for(plan: Plan, host: str) -> str:
@@ -382,19 +334,11 @@ def _scheduler_for(plan: Plan, host: str) -> str:
 
 THREADS = 16
 """The most files that are copied at once."""
-
-
 TRIES = 3
 """How often a file is copied if it changes during the copy: the run may still be writing."""
-
-
 COPIED, SAME, KEPT = "copied", "same", "kept"
-
-
 Outcome = str | OSError
 """One of these, or why an entry could not be copied."""
-
-
 OnCopied = Callable[[int], None]
 """Receives the number of bytes of each step."""
 
@@ -442,13 +386,7 @@ class Report:
     """Files that exist now, copied or unchanged."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "copied": self.copied,
-            "bytes": self.bytes,
-            "same": self.same,
-            "kept": self.kept,
-            "problems": self.problems,
-        }
+        return {name: getattr(self, name) for name in ("copied", "bytes", "same", "kept", "problems")}
 
 
 def list_entries(root: Path, wanted: Sequence[str], problem: tree.Problem) -> list[FetchEntry]:
@@ -464,6 +402,7 @@ def list_entries(root: Path, wanted: Sequence[str], problem: tree.Problem) -> li
 
 
 def _add(entries: dict[str, FetchEntry], root: Path, path: str, entry: os.DirEntry[str], problem: tree.Problem) -> None:
+    kinds = {stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.S_IFDIR: "folder"}
     try:
         state = entry.stat(follow_symlinks=False)
     except FileNotFoundError:  # the run may delete files meanwhile
@@ -471,7 +410,6 @@ def _add(entries: dict[str, FetchEntry], root: Path, path: str, entry: os.DirEnt
     except OSError as error:
         problem(error)
         return
-    kinds = {stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.S_IFDIR: "folder"}
     kind = kinds.get(stat.S_IFMT(state.st_mode))
     if kind:  # sockets and pipes are not copied
         size = state.st_size if kind == "file" else 0
@@ -530,13 +468,18 @@ class _Copying:
 
         def copy_in_turn(numbered: Iterable[tuple[int, FetchEntry]]) -> None:
             for number, entry in numbered:
-                outcomes[number] = self._try(entry)
+                try:
+                    outcomes[number] = self._full or self._copy(entry)
+                except OSError as error:
+                    outcomes[number] = error
+                    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                        self._full = error
 
         by_path: dict[str, list[tuple[int, FetchEntry]]] = {}
         for number, entry in enumerate(entries):  # of two entries with one target, the second must see the first
             by_path.setdefault(entry.path, []).append((number, entry))
         for numbered in by_path.values():
-            self._pool.add(lambda numbered=numbered: copy_in_turn(numbered))  # type: ignore[misc]
+            self._pool.add(functools.partial(copy_in_turn, numbered))
         try:
             self._pool.run()
         except BaseException as interruption:
@@ -544,14 +487,6 @@ class _Copying:
             self._pool.stop(interruption)
             raise
         return outcomes
-
-    def _try(self, entry: FetchEntry) -> Outcome:
-        try:
-            return self._full or self._copy(entry)
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                self._full = error
-            return error
 
     def _copy(self, entry: FetchEntry) -> str:
         target = self._root / entry.path
@@ -589,30 +524,28 @@ def _decide(entry: FetchEntry, target: Path, *, force: bool) -> str:
         present = target.lstat()
     except OSError:
         return COPIED
-    if _is_same(entry, target, present):
-        return SAME
     if entry.kind == "folder":
+        if stat.S_ISDIR(present.st_mode):
+            return SAME
         raise NotADirectoryError(errno.ENOTDIR, "the target exists and is not a folder")
+    state = (present.st_size, present.st_mtime_ns)
+    if entry.kind == "link":
+        is_same = stat.S_ISLNK(present.st_mode) and str(target.readlink()) == entry.leads_to
+    else:
+        is_same = stat.S_ISREG(present.st_mode) and state == entry.state
+    if is_same:
+        return SAME
     if stat.S_ISDIR(present.st_mode):
         raise IsADirectoryError(errno.EISDIR, "the target is a folder")
-    return COPIED if force or (present.st_size, present.st_mtime_ns) in entry.replaces else KEPT
+    return COPIED if force or state in entry.replaces else KEPT
 
 
-def _is_same(entry: FetchEntry, target: Path, present: os.stat_result) -> bool:
-    if entry.kind == "folder":
-        return stat.S_ISDIR(present.st_mode)
-    if entry.kind == "link":
-        return stat.S_ISLNK(present.st_mode) and str(target.readlink()) == entry.leads_to
-    return stat.S_ISREG(present.st_mode) and (present.st_size, present.st_mtime_ns) == entry.state
-
-
-def file_state(path: Path) -> tuple[int, int] | None:
+def _state(path: Path) -> tuple[int, int] | None:
     """Size and time, as `FetchEntry.state`."""
-    try:
+    with contextlib.suppress(OSError):
         state = path.lstat()
-    except OSError:
-        return None
-    return state.st_size, state.st_mtime_ns
+        return state.st_size, state.st_mtime_ns
+    return None
 
 
 def copy_file(path: Path, target: Path, observe: OnCopied) -> None:
@@ -623,7 +556,7 @@ def copy_file(path: Path, target: Path, observe: OnCopied) -> None:
             temporary = target.with_name(_temporary_name(path, before.st_size, before.st_mtime_ns))
             with temporary.open("a+b", buffering=0) as written:
                 if not _lock(written, temporary):
-                    if file_state(target) == (before.st_size, before.st_mtime_ns):
+                    if _state(target) == (before.st_size, before.st_mtime_ns):
                         observe(before.st_size)
                         return
                     has_arrived = False

@@ -60,11 +60,13 @@ if TYPE_CHECKING:
 
 
 INTERRUPTED = 130
-
-
 _CHUNK = 65_536
-
-
+_TAIL = 5
+PAUSES = (2.0, 5.0, 10.0, 20.0, 60.0)
+"""Seconds between two queries of the scheduler; the last value repeats."""
+END_SECONDS = 60.0
+"""Limit for the scheduler to report the end of a job."""
+Say = Callable[[str], None]
 Unfinished = list[tuple[str, str]]
 """Labels and texts of the lines that have no end yet, such as progress bars."""
 
@@ -103,11 +105,16 @@ def run_here(
     prepared = dataclasses.replace(prepared, plan=prepared.plan._replace(limit=limit), commands=None)
     record, plan = establish(prepared)
     submission = record.submissions[0]
-    several = plan.world_size > 1 or plan.array is not None
     to = output or sys.stdout.buffer
-    is_script = plan.script is not None
-    ranks = plan.allocation.ranks
-    live = LiveOutput(record.where, show_unfinished, clean, several=several, is_script=is_script, ranks=ranks, to=to)
+    live = LiveOutput(
+        record.where,
+        show_unfinished,
+        clean,
+        several=plan.world_size > 1 or plan.array is not None,
+        is_script=plan.script is not None,
+        ranks=plan.allocation.ranks,
+        to=to,
+    )
     started: list[str] = []
 
     def pass_on() -> None:
@@ -170,18 +177,18 @@ class LiveOutput:
         to: BinaryIO,
     ) -> None:
         """`ranks`: on each node."""
-        self._run = run
-        self._show_unfinished = show_unfinished
-        self._clean = clean
-        self._is_script = is_script
-        self._several = several
-        self._ranks = ranks
-        self._to = to
+        self._run, self._to = run, to
+        self._show_unfinished, self._clean = show_unfinished, clean
+        self._several, self._is_script, self._ranks = several, is_script, ranks
         self._logs: dict[Path, _Log] = {}
 
     def pass_on(self) -> None:
         """Write the output since the last call."""
-        for path in self._new_logs():
+        pattern = "attempts/*/script.log" if self._is_script else "attempts/*/node-*/rank*.log"
+        paths = [*self._run.path.glob(pattern)]
+        if self._run.tasks.is_dir():
+            paths += self._run.tasks.glob(f"*/{pattern}")
+        for path in sorted(set(paths) - self._logs.keys()):
             self._logs[path] = _Log(path, self._label(path), self._clean)
         wrote = False
         for log in self._logs.values():
@@ -203,13 +210,6 @@ class LiveOutput:
         for log in self._logs.values():
             self._to.writelines(log.finish())
         self._to.flush()
-
-    def _new_logs(self) -> Iterator[Path]:
-        pattern = "attempts/*/script.log" if self._is_script else "attempts/*/node-*/rank*.log"
-        paths = [*self._run.path.glob(pattern)]
-        if self._run.tasks.is_dir():
-            paths += self._run.tasks.glob(f"*/{pattern}")
-        yield from sorted(path for path in paths if path not in self._logs)
 
     def _label(self, path: Path) -> bytes:
         rank = path.stem.removeprefix("rank-")
@@ -247,16 +247,9 @@ class _Log:
             yield from map(self._labelled, self._lines.feed(chunk))
 
     def _labelled(self, line: bytes) -> bytes:
-        return self.label + self._clean(_last_state(line)) + b"\n"
-
-
-def _last_state(line: bytes) -> bytes:
-    r"""`a\rb\r` shows as `b`."""
-    body = line.rstrip(b"\r")
-    return body.rpartition(b"\r")[2] + line[len(body) :]
-
-
-_TAIL = 5
+        body = line.rstrip(b"\r")
+        last_state = body.rpartition(b"\r")[2] + line[len(body) :]  # of a progress bar
+        return self.label + self._clean(last_state) + b"\n"
 
 
 @dataclass(frozen=True)
@@ -334,17 +327,6 @@ class Stopper:
             stopping.send_request(Selection(Record.load(self._run)), save=False, reason=Reason.PROFILED)
 
 
-PAUSES = (2.0, 5.0, 10.0, 20.0, 60.0)
-"""Seconds between two queries of the scheduler; the last value repeats."""
-
-
-END_SECONDS = 60.0
-"""Limit for the scheduler to report the end of a job."""
-
-
-Say = Callable[[str], None]
-
-
 def with_shell(prepared: Prepared, words: tuple[str, ...], *, now: bool) -> Prepared:
     """The same for `open_shell`: an interactive job that runs `words`, or a shell without words.
 
@@ -395,11 +377,8 @@ class _Watch:
     """Follows a job until it starts."""
 
     def __init__(self, scheduler: Scheduler, token: str, *, now: bool, say: Say) -> None:
-        self.now = now
-        self.is_interrupted = False
-        self._scheduler = scheduler
-        self._token = token
-        self._say = say
+        self.now, self.is_interrupted = now, False
+        self._scheduler, self._token, self._say = scheduler, token, say
         self._pauses = iter(PAUSES)
         self._reported = ""
         self._id: str | None = None
@@ -418,8 +397,12 @@ class _Watch:
                 job = self.job()
                 if job is not None and job.state != names.PENDING:
                     return None
-                if job is not None:
-                    self._report(job)
+                if job is not None and self.now:
+                    # `qsub` has no option to fail at once; by now PBS has tried to start the job.
+                    self._scheduler.cancel([job.id])
+                elif job is not None and job.reason != self._reported:
+                    self._reported = job.reason
+                    self._say(f"job {job.id} waits: {self._scheduler.explain(job.reason)}")
         return pause
 
     def job(self) -> Job | None:
@@ -438,30 +421,22 @@ class _Watch:
             time.sleep(0.5)
         return state
 
-    def _report(self, job: Job) -> None:
-        if self.now:
-            # `qsub` has no option to fail at once; by now PBS has tried to start the job.
-            self._scheduler.cancel([job.id])
-        elif job.reason != self._reported:
-            self._reported = job.reason
-            self._say(f"job {job.id} waits: {self._scheduler.explain(job.reason)}")
-
 
 def _outcome(status: int, where: RunDirectory, watch: _Watch) -> int:
     """The exit status in the agent's file. Without a file nothing ran; without a status the job ended first."""
     report = files.read_json(where.shell)
-    if report is not None and "exit_code" in report:
-        return int(report["exit_code"])
-    if report is None and watch.is_interrupted:
-        return 130
-    if report is None and watch.now and status:
-        raise SerriedError("no nodes that fit are free now", hint="without `--now`, the command waits for nodes")
     if report is None:  # `qsub -I` exits with 0 even if its job could not start
+        if watch.is_interrupted:
+            return INTERRUPTED
+        if watch.now and status:
+            raise SerriedError("no nodes that fit are free now", hint="without `--now`, the command waits for nodes")
         hint = f"see the scheduler's messages above; the job's node must see `{where.path.parent}`"
         raise SerriedError("nothing ran: no allocation, or its node cannot see the run directory", hint=hint)
+    if "exit_code" in report:
+        return int(report["exit_code"])
     state = watch.final_state()
     if watch.is_interrupted and state in (names.CANCELLED, names.UNKNOWN):  # Ctrl-C without a terminal ends the job
-        return 130
+        return INTERRUPTED
     error = SerriedError(
         f"the job ended before the shell on {report['host']}" + (f": {state}" if state in names.ENDED else ""),
         hint="`--time` sets its time limit" if state == names.TIMEOUT else None,

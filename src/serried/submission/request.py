@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,20 +104,11 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     else:
         array, each = _array(request, resolved.experiment.array or script_array, each)
     plan = make_plan(resolved, run_id=new_id(), created=iso(time.time()), array=array, name=request.name)
-    if request.parameters:
-        own = {name: plan.config.get(name, value) for name, value in request.parameters.items()}  # `--set` wins
-        plan = plan._replace(command=_with_parameters(plan, own))
+    plan = _with_parameters(plan, request.parameters)
     if request.sweep:
         plan = _with_sweep(plan, request.sweep.with_source(resolved.experiment.metric))
-        _check_workers(plan)
     each = tuple(task_commands(resolved.experiment, plan, each)) if each else ()
-    count = len(array.indices) if array else 1
-    notes = [
-        gpu_note(resolved.experiment.resources, plan.allocation, resolved.cluster) if not plan.script else "",
-        partition_note(plan.allocation, resolved.cluster, count, array.parallel if array else None),
-        *_same_repeats(plan, each),
-    ]
-    resolved = dataclasses.replace(resolved, notes=(*resolved.notes, *filter(None, notes)))
+    resolved = dataclasses.replace(resolved, notes=(*resolved.notes, *filter(None, _notes(plan, resolved, each))))
     if request.smoke:
         plan = plan._replace(smoke=names.SMOKE_STEPS)
     if request.resume is not None:
@@ -127,6 +118,18 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
         plan = plan._replace(resume=beginning.resume)
         resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *beginning.warnings))
     return _behind(Decided(plan, resolved, each, trials), request, among)
+
+
+def _notes(plan: Plan, resolved: config.Resolved, each: tuple[tuple[str, ...], ...]) -> Iterator[str]:
+    array, resources = plan.array, resolved.experiment.resources
+    yield gpu_note(resources, plan.allocation, resolved.cluster) if not plan.script else ""
+    count = len(array.indices) if array else 1
+    yield partition_note(plan.allocation, resolved.cluster, count, array.parallel if array else None)
+    # Repeats whose command contains no number of theirs may all give the same result.
+    text = "\0".join(itertools.chain(plan.command, *each))
+    has_number = names.TASK in text or any(f"{{{name}}}" in text for name in ("seed", "repeat", "task"))
+    if array and (array.repeat or 1) > 1 and not has_number:
+        yield f"`{{seed}}` and `{{repeat}}` are not in the command: repeats differ only if it reads {names.TASK}"
 
 
 def decide_all(
@@ -205,28 +208,26 @@ def decide_inside(request: Request, inside: Inside, directory: Path, environ: Ma
     site = plan.site._replace(
         scheduler=schedulers.LOCAL, inside=inside.scheduler, is_this_machine=False, dialect=dialect
     )
-    allocation = _allocation(plan.allocation, inside, ranks_are_set="resources.ranks" not in plan.defaults)
-    return dataclasses.replace(decided, plan=plan._replace(site=site, allocation=allocation))
-
-
-def _allocation(requested: Allocation, inside: Inside, *, ranks_are_set: bool) -> Allocation:
+    asked = plan.allocation
     for what, wanted, there in (
-        ("nodes", requested.nodes, len(inside.hosts)),
-        ("GPUs per node", requested.gpus, inside.gpus),
+        ("nodes", asked.nodes, len(inside.hosts)),
+        ("GPUs per node", asked.gpus, inside.gpus),
     ):
         if wanted > there:
             raise UsageError(
                 f"{wanted} {what} were requested, but job {inside.job} has {there}",
                 hint="leave the option out: `serried run` uses the whole job",
             )
-    return Allocation(
-        nodes=requested.nodes,
-        ranks=requested.ranks if ranks_are_set or requested.gpus else inside.tasks,
-        gpus=requested.gpus,
+    ranks_are_set = "resources.ranks" not in plan.defaults or asked.gpus
+    allocation = Allocation(
+        nodes=asked.nodes,
+        ranks=asked.ranks if ranks_are_set else inside.tasks,
+        gpus=asked.gpus,
         cpus=inside.cpus,
         memory_mb=None,
-        time_seconds=requested.time_seconds,
+        time_seconds=asked.time_seconds,
     )
+    return dataclasses.replace(decided, plan=plan._replace(site=site, allocation=allocation))
 
 
 def _behind(decided: Decided, request: Request, among: Sequence[str]) -> Decided:
@@ -235,8 +236,15 @@ def _behind(decided: Decided, request: Request, among: Sequence[str]) -> Decided
         return decided
     from serried.submission.again import newest_of, parse_dependency, run_after
 
-    in_file = {parse_dependency(text)[0]: text for text in decided.resolved.experiment.after}
-    _check_experiments(in_file, decided.resolved)
+    resolved = decided.resolved
+    in_file = {parse_dependency(text)[0]: text for text in resolved.experiment.after}
+    for name in in_file:
+        if name not in resolved.experiments:
+            known = ", ".join(f"`{experiment}`" for experiment in resolved.experiments)
+            raise UsageError(
+                f"`{resolved.experiment.name}` depends on `{name}`, which is not an experiment",
+                hint=did_you_mean(name, resolved.experiments) or f"there are {known}",
+            )
     together = {name: parse_dependency(text)[1] for name, text in in_file.items() if name in among}
     if request.after is not None:
         # Dependencies on the command line are for experiments that depend on none of the others.
@@ -244,26 +252,14 @@ def _behind(decided: Decided, request: Request, among: Sequence[str]) -> Decided
     else:
         rest = [text for name, text in in_file.items() if name not in among]
         followed = [newest_of(text, decided.plan) for text in rest]
-    plan = decided.plan._replace(after=tuple(each.after for each in followed))
-    warnings = (*decided.resolved.warnings, *(note for each in followed for note in each.notes))
-    return Decided(
-        plan,
-        dataclasses.replace(decided.resolved, warnings=warnings),
-        decided.each,
-        decided.trials,
-        tuple(dict.fromkeys(job for each in followed for job in each.jobs)),
-        together,
+    warnings = (*resolved.warnings, *(note for each in followed for note in each.notes))
+    return dataclasses.replace(
+        decided,
+        plan=decided.plan._replace(after=tuple(each.after for each in followed)),
+        resolved=dataclasses.replace(resolved, warnings=warnings),
+        jobs=tuple(dict.fromkeys(job for each in followed for job in each.jobs)),
+        together=together,
     )
-
-
-def _check_experiments(named: Iterable[str], resolved: config.Resolved) -> None:
-    for name in named:
-        if name not in resolved.experiments:
-            known = ", ".join(f"`{experiment}`" for experiment in resolved.experiments)
-            raise UsageError(
-                f"`{resolved.experiment.name}` depends on `{name}`, which is not an experiment",
-                hint=did_you_mean(name, resolved.experiments) or f"there are {known}",
-            )
 
 
 def _array(
@@ -323,8 +319,13 @@ def _with_agent(request: Request, sweep: str) -> Request:
     return with_agent.with_setting("launch.kind", value="single")
 
 
-def _check_workers(plan: Plan) -> None:
-    """Raises UsageError if its jobs draw trials, and cannot."""
+def _with_sweep(plan: Plan, definition: SweepDefinition) -> Plan:
+    """The plan with its sweep, and with the parameters behind its command if the command has no place for them.
+
+    Raises UsageError if its jobs draw trials, and cannot.
+    """
+    from serried.sweeps.definition import BAYES, MINIMIZE, SEED
+
     if plan.draws and plan.script:
         raise UsageError("`--workers` does not apply to a job script", hint="`--parallel N` limits its jobs")
     if plan.draws and plan.has_links:
@@ -332,38 +333,26 @@ def _check_workers(plan: Plan) -> None:
             "with `--workers`, a trial cannot continue in a job of its own",
             hint="`--set limit.restarts=0`; `serried sweep retry` continues trials that the time limit has cut",
         )
-
-
-def _with_sweep(plan: Plan, definition: SweepDefinition) -> Plan:
-    """The plan with its sweep, and with the parameters behind its command if the command has no place for them."""
-    from serried.sweeps.definition import MINIMIZE, SEED
-
     _check_overrides(plan.command, {name: parameter.values for name, parameter in definition.parameters.items()})
-    names_ = (*definition.parameters, *((SEED,) if definition.seeds else ()))
+    parameters = (*definition.parameters, *((SEED,) if definition.seeds else ()))
+    metric, search, is_bayes = definition.metric, None, definition.method == BAYES
+    if metric is not None and (is_bayes or definition.pruner):
+        space = definition.space if is_bayes else {}
+        search = Search(definition.method, metric.name, metric.source, metric.goal, definition.pruner, space)
     sweep = Sweep(
         first=plan.run,
-        parameters=names_,
-        metric=definition.metric.name if definition.metric else "",
-        goal=definition.metric.goal if definition.metric else MINIMIZE,
-        source=definition.metric.source if definition.metric else "",
+        parameters=parameters,
+        metric=metric.name if metric else "",
+        goal=metric.goal if metric else MINIMIZE,
+        source=metric.source if metric else "",
         seeds=definition.seeds or 1,
         definition=definition.to_json(),
         description=str(definition),
-        search=_search(definition),
+        search=search,
         service=definition.id,
     )
     experiment = definition.id.split("/")[1] if plan.experiment == AGENT else plan.experiment
-    return plan._replace(sweep=sweep, command=_with_place(plan, names_), experiment=experiment)
-
-
-def _search(definition: SweepDefinition) -> Search | None:
-    from serried.sweeps.definition import BAYES
-
-    metric = definition.metric
-    if metric is None or not (definition.method == BAYES or definition.pruner):
-        return None
-    space = definition.space if definition.method == BAYES else {}
-    return Search(definition.method, metric.name, metric.source, metric.goal, definition.pruner, space)
+    return plan._replace(sweep=sweep, command=_with_place(plan, parameters), experiment=experiment)
 
 
 def _with_place(plan: Plan, parameters: Sequence[str]) -> tuple[str, ...]:
@@ -374,28 +363,28 @@ def _with_place(plan: Plan, parameters: Sequence[str]) -> tuple[str, ...]:
     return (f"{command[0]} {{args}}",) if plan.shell else (*command, "{args}")
 
 
-def _with_parameters(plan: Plan, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """The command with the parameters of one trial. Raises UsageError if it reads them from a file."""
-    command = _with_place(plan, list(parameters))
+def _with_parameters(plan: Plan, parameters: Mapping[str, Any]) -> Plan:
+    """With the parameters of one trial in the command. Raises UsageError if it reads them from a file."""
+    if not parameters:
+        return plan
+    own = {name: plan.config.get(name, value) for name, value in parameters.items()}  # `--set` wins
+    command = _with_place(plan, list(own))
     if any("{args_json_file}" in word for word in command):
         raise UsageError("`{args_json_file}` needs a sweep", hint="`{args_json}` is the same text as an argument")
-    _check_overrides(command, parameters)
-    return tuple(
-        command_lines.with_arguments(command, parameters, "", is_shell=plan.shell, is_template=not plan.script)
-    )
+    _check_overrides(command, own)
+    words = command_lines.with_arguments(command, own, "", is_shell=plan.shell, is_template=not plan.script)
+    return plan._replace(command=tuple(words))
 
 
 def _check_overrides(command: Sequence[str], parameters: Mapping[str, Any]) -> None:
     """Raises UsageError if the command has `{args_hydra}`, and Hydra would misread the keys of a table."""
     if not any("{args_hydra}" in word for word in command):
         return
-    from serried.schema.command_lines import BadKey, override_value
-
     own = command_lines.placed(command, list(parameters))
     for name, value in parameters.items():
         try:
-            _ = name in own or override_value(value)
-        except BadKey as error:
+            _ = name in own or command_lines.override_value(value)
+        except command_lines.BadKey as error:
             message = f"the key `{error.key}` of `{name}` cannot be in an override of Hydra"
             raise UsageError(message, hint="`{args_json_file}` passes any parameters") from None
 
@@ -414,12 +403,3 @@ def _repeated(
         raise UsageError(f"`--repeat {repeat}` has over {values.MOST_TASKS:,} tasks", hint="submit several runs")
     commands = tuple(command for command in each for _ in range(repeat))
     return Array(tuple(range(count)), request.parallel, bool(each), repeat), commands
-
-
-def _same_repeats(plan: Plan, each: tuple[tuple[str, ...], ...]) -> Iterator[str]:
-    """Repeats whose command contains no number of theirs may all give the same result."""
-    if plan.array is None or (plan.array.repeat or 1) == 1:
-        return
-    text = "\0".join(itertools.chain(plan.command, *each))
-    if not any(f"{{{name}}}" in text for name in ("seed", "repeat", "task")) and names.TASK not in text:
-        yield (f"`{{seed}}` and `{{repeat}}` are not in the command: repeats differ only if it reads {names.TASK}")

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from serried import schedulers
 from serried.base import files
 from serried.base.files import MODES
-from serried.schedulers.interface import Fragment, Script
+from serried.schedulers.interface import Script
 from serried.schema.layout import state_directory
 from serried.schema.plan import Plan, UserScript
 from serried.submission import environments
@@ -48,7 +48,6 @@ if [[ -z $$serried_python ]]; then
 fi
 serried_agent=("$$serried_python" -I -S "$$SERRIED_RUN_DIR/agent.pyz")
 """)
-
 
 BODY = Template("""\
 #!/bin/bash
@@ -95,15 +94,12 @@ case $$serried_word in
 esac
 """)
 
-
 TRAPS = """\
 trap 'serried_final=cancel; [[ -n $serried_head ]] && kill -TERM "$serried_head" 2>/dev/null' TERM
 trap '[[ -n $serried_head ]] && kill -USR1 "$serried_head" 2>/dev/null' USR1
 """
 
-
 LATE = "trap '' TERM USR1\n"
-
 
 DRAW = Template("""\
 
@@ -122,16 +118,13 @@ $cancel  [[ $$serried_answer == [0-9]* ]] || return 1
 serried_draw || exit $$(($$? == 1 ? 0 : 70))
 """)
 
-
 LOOP = "while :; do\n"
-
 
 LATE_IN_LOOP = """\
 serried_late=''
 trap 'serried_late=cancel' TERM
 trap '' USR1
 """
-
 
 END_OF_LOOP = f"""\
 [[ -z $serried_final && -z $serried_late && $serried_word == @(done|fail *) ]] || break
@@ -141,10 +134,6 @@ done
 trap '' TERM USR1
 """
 
-
-OF_WORKER = Template("serried_index=$$$index\n")
-
-
 OF_PART = Template("""\
 # This array is several jobs, which number their tasks from 0. The token contains the offset of this job,
 # `k3f9q2_1000-1`, or its task, `k3f9q2.1007-2`.
@@ -153,7 +142,6 @@ serried_index=$${serried_token#*[._]} && serried_index=$${serried_index%-*}
 [[ $$serried_token == *_* ]] && serried_index=$$((serried_index + serried_task))
 export $variable=$$serried_index
 """)
-
 
 SHELL = Template("""\
 #!/bin/bash
@@ -165,7 +153,6 @@ SHELL = Template("""\
 ${beginning}${environment}exec "$${serried_agent[@]}" shell
 """)
 
-
 ACTIVATE = """
 # The environment of the ranks. A failure ends the attempt, with the output of the failed command.
 serried_output=$(mktemp 2>/dev/null || mktemp -p /tmp)
@@ -176,7 +163,6 @@ serried_unable() {
   exit
 }
 """
-
 
 SETUP = Template("""\
 #!/bin/bash
@@ -215,20 +201,35 @@ def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
     """
     its = schedulers.script(plan.site.inside or plan.site.scheduler)
     fragment = its.INSIDE if plan.site.inside else its.FRAGMENT
-    if plan.array is not None and plan.array.offsets:
-        fragment = _of_part(fragment)
-    elif plan.draws:
-        fragment = _of_worker(fragment)
-    start = its.launcher(plan)
-    head_options = f" {fragment.head_options}" if fragment.head_options else ""
-    who = f'serried_who=("$serried_token" --job {fragment.job}{f" --task {fragment.task}" if plan.array else ""})'
-    of_loop = {"traps": TRAPS, "loop": "", "late": LATE, "end_of_loop": "", "draw": "", "who": who}
-    if plan.draws:
-        of_loop.update(
-            loop=LOOP, late=LATE_IN_LOOP, end_of_loop=END_OF_LOOP, draw=_draw(fragment, head_options), who=""
-        )
-    # For an array that is several jobs: from the start, or because a task continues in a job of its own.
     array = plan.array
+    if array is not None and array.offsets:  # several jobs
+        fragment = dataclasses.replace(
+            fragment,
+            of_part=OF_PART.substitute(index=fragment.index, variable=fragment.index_variable),
+            cleanup=fragment.own_log + fragment.cleanup,
+            functions=fragment.functions.replace(f"${fragment.index}", "$serried_task"),
+        )
+    elif plan.draws:  # the scheduler's own index stays in `serried_own`
+        fragment = dataclasses.replace(
+            fragment,
+            of_part=f"serried_index=${fragment.index}\n",
+            functions=fragment.functions.replace(f"${fragment.index}", "$serried_own"),
+        )
+    launcher = its.launcher(plan)
+    head_options = f" {fragment.head_options}" if fragment.head_options else ""
+    who = f'serried_who=("$serried_token" --job {fragment.job}'
+    task = f" --task {fragment.task}" if array else ""
+    of_loop = {"loop": "", "late": LATE, "end_of_loop": "", "draw": "", "who": f"{who}{task})"}
+    if plan.draws:
+        draw = DRAW.substitute(
+            job=fragment.job,
+            head_options=head_options,
+            cancel=fragment.cancel_idle,
+            variable=fragment.index_variable,
+            who=f'{who} --task "$serried_trial")',
+        )
+        of_loop = {"loop": LOOP, "late": LATE_IN_LOOP, "end_of_loop": END_OF_LOOP, "draw": draw, "who": ""}
+    # For an array that is several jobs: from the start, or because a task continues in a job of its own.
     whole_array = its.whole_array(array) if array is not None and (array.offsets or plan.has_links) else ""
     return BODY.substitute(
         command=_comment(plan, command),
@@ -238,11 +239,12 @@ def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
         check=fragment.check,
         script_ended=fragment.script_ended if plan.script else "",
         functions=fragment.functions,
+        traps=TRAPS,
         environment=whole_array + _activate(plan) + (_of_script(its, plan, plan.script) if plan.script else ""),
         again=fragment.again,
         head_options=head_options,
         **of_loop,
-        launcher=f"{start} " if start else "",
+        launcher=f"{launcher} " if launcher else "",
     )
 
 
@@ -259,45 +261,12 @@ def _of_script(its: Script, plan: Plan, script: UserScript) -> str:
     lines = its.script_lines(plan, script)
     if not script.has_login:
         return lines
-    return f"\numask {script.umask:03o}{_login(plan, script)}{lines}umask {MODES[plan.share].umask:03o}\n"
-
-
-def _login(plan: Plan, script: UserScript) -> str:
-    wanted = plan.environment
-    exported = [*(() if isinstance(wanted.inherit, str) else wanted.inherit), *wanted.env]
-    if not exported or not schedulers.traits(script.dialect).sets_exports_last:
-        return LOGIN
-    return f'\nserried_exported=$(declare -p {" ".join(exported)} 2>/dev/null){LOGIN}eval "$serried_exported"\n'
-
-
-def _of_part(fragment: Fragment) -> Fragment:
-    """The fragment for an array that is several jobs."""
-    lines = OF_PART.substitute(index=fragment.index, variable=fragment.index_variable)
-    return dataclasses.replace(
-        fragment,
-        of_part=lines,
-        cleanup=fragment.own_log + fragment.cleanup,
-        functions=fragment.functions.replace(f"${fragment.index}", "$serried_task"),
-    )
-
-
-def _of_worker(fragment: Fragment) -> Fragment:
-    """The fragment for an array whose jobs draw trials: the scheduler's own index stays in `serried_own`."""
-    return dataclasses.replace(
-        fragment,
-        of_part=OF_WORKER.substitute(index=fragment.index),
-        functions=fragment.functions.replace(f"${fragment.index}", "$serried_own"),
-    )
-
-
-def _draw(fragment: Fragment, head_options: str) -> str:
-    return DRAW.substitute(
-        job=fragment.job,
-        head_options=head_options,
-        cancel=fragment.cancel_idle,
-        variable=fragment.index_variable,
-        who=f'serried_who=("$serried_token" --job {fragment.job} --task "$serried_trial")',
-    )
+    inherit = plan.environment.inherit
+    exported = [*(() if isinstance(inherit, str) else inherit), *plan.environment.env]
+    login = LOGIN
+    if exported and schedulers.traits(script.dialect).sets_exports_last:
+        login = f'\nserried_exported=$(declare -p {" ".join(exported)} 2>/dev/null){LOGIN}eval "$serried_exported"\n'
+    return f"\numask {script.umask:03o}{login}{lines}umask {MODES[plan.share].umask:03o}\n"
 
 
 def render_shell(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
@@ -360,32 +329,15 @@ def render_setup(plan: Plan) -> str | None:
 
 
 HOUSE = Path(__file__).parents[1]
-
-
-AGENT = ("agent", "base", "schema")
-
-
-LIBRARY = ("base", "schema", "train")
-
-
+AGENT, LIBRARY = ("agent", "base", "schema"), ("base", "schema", "train")
 MAIN = HOUSE / "agent" / "__main__.py"
-
-
 PACKAGE = HOUSE / "schema" / "library_init.py"
 """The module `serried` of a rank."""
-
-
 STARTUP = HOUSE / "base" / "startup.py"
 """What Python runs first in a rank."""
-
-
 UNCHECKED = (0b01).to_bytes(4, "little")
-
-
 MARSHAL = 2
 """From version 3 on, the bytes depend on reference counts in this process, so each archive would differ."""
-
-
 ALWAYS = (1980, 1, 1, 0, 0, 0)
 """The oldest date of a zip. The time of an installation would change the archive."""
 
@@ -439,14 +391,12 @@ def _is_stored(path: Path, size: int) -> bool:
 
     A file that another user wrote or can write does not count: it would run as this user.
     """
-    try:
+    with contextlib.suppress(FileNotFoundError):
         state = path.lstat()
-        if not stat.S_ISREG(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o022:
-            return False
-        os.utime(path)
-        return path.stat().st_size == size
-    except FileNotFoundError:
-        return False
+        if stat.S_ISREG(state.st_mode) and state.st_uid == os.getuid() and not state.st_mode & 0o022:
+            os.utime(path)
+            return path.stat().st_size == size
+    return False
 
 
 def _content(rooms: tuple[str, ...], entries: Callable[[], list[tuple[str, bytes]]]) -> Content:
@@ -496,14 +446,14 @@ def _kept(path: Path, before: bytes) -> Content | None:
             digest, known = file.read(len(before)), file.read()
     except OSError:
         return None
-    return Content(digest.hex(), size, lambda: _read(path, size, digest)) if known == before else None
 
+    def read() -> bytes:
+        content = path.read_bytes()[:size]
+        if hashlib.sha256(content).digest() != digest:  # another process has replaced it since
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return content
 
-def _read(path: Path, size: int, digest: bytes) -> bytes:
-    content = path.read_bytes()[:size]
-    if hashlib.sha256(content).digest() != digest:  # another process has replaced it since
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
-    return content
+    return Content(digest.hex(), size, read) if known == before else None
 
 
 def _packed(entries: list[tuple[str, bytes]]) -> bytes:

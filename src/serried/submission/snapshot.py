@@ -36,6 +36,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import NamedTuple
 
 from serried.base import shell, tree
 from serried.base.errors import MissingProgramError, UsageError
@@ -46,50 +47,21 @@ from serried.schema.outputs import CACHES
 
 NEVER_TAKEN = ("__pycache__", "*.pyc", "*.pyo", ".git")
 """Caches that git lists if they are neither tracked nor ignored."""
-
-
 LOG_OF_SCRIPT = "attempts/*/script.log"
 """The target of a link that a job script's run leaves where its log is expected."""
-
-
 PRIVATE = ".env"
 """This file holds secrets by convention. If git does not track it, the snapshot links it."""
-
-
 SCAN_LIMIT = 200_000
 """A folder without git and with more entries is not a project."""
-
-
-BYTES_LIMIT = 200_000_000
-
-
-FILES_LIMIT = 50_000
+BYTES_LIMIT, FILES_LIMIT = 200_000_000, 50_000
 """Each file is an inode of the user's quota, for every run."""
-
-
-LISTED = 6
-
-
-GREW_BYTES = 5_000_000
-"""Growth since the project's last snapshot that is more than code."""
-
-
-FIRST_BYTES = 20_000_000
-"""The same for the first snapshot."""
-
-
 LARGE_BYTES = BYTES_LIMIT // 2
 """A snapshot of this size is reported each time."""
-
-
-NAMED = 3
-
-
-TREES_FILES = 100_000
-"""The most files in all working trees of an array: quotas are of some 500,000 and more."""
-
-
-TREES_BYTES = 20_000_000_000
+GREW_BYTES, FIRST_BYTES = 5_000_000, 20_000_000
+"""Growth since the project's last snapshot that is more than code, and the same for the first snapshot."""
+TREES_FILES, TREES_BYTES = 100_000, 20_000_000_000
+"""The most in all working trees of an array: quotas are of some 500,000 files and more."""
+LISTED, NAMED = 6, 3
 
 
 @dataclass(frozen=True)
@@ -158,9 +130,29 @@ def survey(
     files = tuple(sorted(sizes))
     untracked = tuple(sorted(listed.untracked & sizes.keys()))
     unwanted = [*links, *excluded, *(pattern[1:].rstrip("/") for pattern in link if pattern.startswith("!"))]
-    modules = tuple(path for path in _modules(project, listed.ignored, files) if not _is_below(path, unwanted))
-    warnings = (*listed.warnings, *_escaping(project, files), *_without_modules(modules))
-    return Survey(project, files, untracked, links, sum(sizes.values()), warnings, modules)
+    packages = {os.path.dirname(path) for path in files if path.endswith(".py")}  # noqa: PTH120
+    modules = tuple(
+        path
+        for path in sorted(listed.ignored)
+        if os.path.dirname(path) in packages  # noqa: PTH120
+        and not _is_below(path, unwanted)
+        and not _matches(Path(path).name, CACHES)
+        and (path.endswith((".py", ".so")) or next((project / path).glob("*.py"), None))
+    )
+    warnings = [*listed.warnings, *_escaping(project, files)]
+    if modules:
+        link = ", ".join(f'"{path}"' for path in modules[:NAMED]) + (", …" if len(modules) > NAMED else "")
+        warnings.append(
+            f"git ignores these modules, so the snapshot lacks them: {_first(modules)}; "
+            f"`link = [{link}]` under `[project]` links them"
+        )
+    return Survey(project, files, untracked, links, sum(sizes.values()), tuple(warnings), modules)
+
+
+def _first(paths: Sequence[str], sizes: Mapping[str, int] | None = None) -> str:
+    """`` `a`, `b`, `c` and 2 more ``, with sizes if they are given."""
+    named = ", ".join(f"`{path}`" + (f" ({spell(sizes[path])})" if sizes else "") for path in paths[:NAMED])
+    return named + (f" and {len(paths) - NAMED} more" if len(paths) > NAMED else "")
 
 
 @dataclass(frozen=True)
@@ -268,10 +260,9 @@ def _from_walk(project: Path, link: Sequence[str], excluded: Sequence[str]) -> _
 
 
 def _is_fetched(folder: Path) -> bool:
-    try:
+    with contextlib.suppress(OSError):
         return (folder / ".gitignore").read_bytes() == FETCHED.encode()
-    except OSError:
-        return False
+    return False
 
 
 def _has_only_fetched(folder: Path) -> bool:
@@ -330,26 +321,6 @@ def _escaping(project: Path, files: Sequence[str]) -> Iterator[str]:
                 yield f"`{path}` is a link to `{target}`, outside the project: its content is not frozen"
 
 
-def _modules(project: Path, ignored: Iterable[str], files: Sequence[str]) -> Iterator[str]:
-    """The ignored modules, and ignored folders of modules, whose folder has modules in `files`."""
-    packages = {os.path.dirname(path) for path in files if path.endswith(".py")}  # noqa: PTH120
-    for path in sorted(ignored):
-        is_beside = os.path.dirname(path) in packages and not _matches(Path(path).name, CACHES)  # noqa: PTH120
-        if is_beside and (path.endswith((".py", ".so")) or next((project / path).glob("*.py"), None)):
-            yield path
-
-
-def _without_modules(modules: Sequence[str]) -> Iterator[str]:
-    if modules:
-        names = ", ".join(f"`{path}`" for path in modules[:NAMED])
-        more = f" and {len(modules) - NAMED} more" if len(modules) > NAMED else ""
-        link = ", ".join(f'"{path}"' for path in modules[:NAMED]) + (", …" if more else "")
-        yield (
-            f"git ignores these modules, so the snapshot lacks them: {names}{more}; "
-            f"`link = [{link}]` under `[project]` links them"
-        )
-
-
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern.rstrip("/")) for pattern in patterns)
 
@@ -374,47 +345,37 @@ def growth(survey: Survey, sources: Path) -> Iterator[str]:
         return
     sizes = _sizes(survey.project, survey.files)
     if last and grown >= GREW_BYTES:
-        before = _sizes_in(last)
+        before: dict[str, int] = {}
+        with contextlib.suppress(OSError, tarfile.TarError), tarfile.open(last) as tar:
+            before = {member.name: member.size for member in tar}
         candidates = {path: size - before.get(path, 0) for path, size in sizes.items() if size > before.get(path, 0)}
         subject = f"the snapshot is {spell(grown)} larger than the last one of this project"
     else:
         candidates, subject = sizes, f"the snapshot holds {spell(survey.bytes)}"
-    largest = sorted(candidates, key=lambda path: (-candidates[path], path))[:NAMED]
-    names = ", ".join(f"`{path}` ({spell(sizes[path])})" for path in largest)
-    more = f" and {len(candidates) - NAMED} more" if len(candidates) > NAMED else ""
+    largest = sorted(candidates, key=lambda path: (-candidates[path], path))
     hint = "to leave data out, add a line to `.gitignore` or list it in `link` under `[project]`"
-    yield f"{subject}: {names}{more}; {hint}"
+    yield f"{subject}: {_first(largest, sizes)}; {hint}"
 
 
 def _newest_archive(sources: Path) -> Path | None:
     archives = []
     for path in sources.glob("[0-9a-f]*.tar"):
-        try:
+        with contextlib.suppress(FileNotFoundError):  # `serried clean` may delete archives
             archives.append((path.stat().st_mtime, path))
-        except FileNotFoundError:  # `serried clean` may delete archives
-            continue
     return max(archives)[1] if archives else None
-
-
-def _sizes_in(archive: Path) -> dict[str, int]:
-    try:
-        with tarfile.open(archive) as tar:
-            return {member.name: member.size for member in tar}
-    except (OSError, tarfile.TarError):
-        return {}
 
 
 def _refuse_if_large(sizes: Mapping[str, int]) -> None:
     """Raises UsageError, with the largest entries, if a snapshot of these files would be too large."""
     total = sum(sizes.values())
-    if total <= BYTES_LIMIT and len(sizes) <= FILES_LIMIT:
-        return
     if total > BYTES_LIMIT:
         message = f"the snapshot would hold {spell(total)}, more than {spell(BYTES_LIMIT)}"
         largest = [f"{spell(size):>10}  {path}" for path, size in _largest(sizes)]
-    else:
+    elif len(sizes) > FILES_LIMIT:
         message = f"the snapshot would hold {len(sizes):,} files, more than {FILES_LIMIT:,}"
         largest = [f"{count:>10,}  {path}" for path, count in _largest(dict.fromkeys(sizes, 1))]
+    else:
+        return
     raise UsageError(
         message,
         details="\n".join(largest),
@@ -425,21 +386,18 @@ def _refuse_if_large(sizes: Mapping[str, int]) -> None:
 
 def _largest(weights: Mapping[str, int]) -> list[tuple[str, int]]:
     """Top-level folders and files by weight, and the entries of a folder that has most of the weight."""
-    top: Counter[str] = Counter()
-    second: Counter[str] = Counter()
+    by_depth: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
     for path, weight in weights.items():
         parts = path.split("/")
-        top[parts[0] + ("/" if len(parts) > 1 else "")] += weight
-        if len(parts) > 1:
-            second["/".join(parts[:2]) + ("/" if len(parts) > 2 else "")] += weight
+        for depth, total in enumerate(by_depth[: len(parts)], 1):
+            total["/".join(parts[:depth]) + ("/" if len(parts) > depth else "")] += weight
+    top, second = by_depth
     both = dict(top) | {path: weight for path, weight in second.items() if weight * 5 > sum(weights.values())}
     return sorted(both.items(), key=lambda item: (-item[1], item[0]))[:LISTED]
 
 
 DIFF_LIMIT = 20_000_000
 """Characters. A longer diff is of data under version control; the snapshot has the data."""
-
-
 _FOREIGN = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY", "GIT_EXTERNAL_DIFF")
 """Git's hooks and some prompts set these. They would direct git to another repository."""
 
@@ -472,18 +430,16 @@ def read_revision(project: Path) -> Revision:
     commit, branch = (line.split(" ", 2)[2] for line in lines[:2])
     if commit == "(initial)":
         return Revision()
-    is_dirty = any(line and not line.startswith("# ") for line in lines)
-    return Revision(commit, None if branch == "(detached)" else branch, _diff(project) if is_dirty else "")
-
-
-def _diff(project: Path) -> str:
-    # A user's own settings (colours, external tools, no prefixes) would produce diffs that do not apply.
-    diff = run(
-        project,
-        *("-c", "core.quotepath=on", "-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false"),
-        *("diff", "HEAD", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--submodule=short"),
-    )
-    return diff if len(diff) <= DIFF_LIMIT else f"# longer than {DIFF_LIMIT} characters\n"
+    diff = ""
+    if any(line and not line.startswith("# ") for line in lines):
+        # A user's own settings (colours, external tools, no prefixes) would produce diffs that do not apply.
+        diff = run(
+            project,
+            *("-c", "core.quotepath=on", "-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false"),
+            *("diff", "HEAD", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--submodule=short"),
+        )
+        diff = diff if len(diff) <= DIFF_LIMIT else f"# longer than {DIFF_LIMIT} characters\n"
+    return Revision(commit, None if branch == "(detached)" else branch, diff)
 
 
 def list_paths(project: Path, *arguments: str) -> list[str]:
@@ -536,40 +492,35 @@ def site_folders(prefix: Path) -> list[Path]:
 
 def _folders(site: Path, project: Path) -> Iterator[Path]:
     """The folders in `project` that files of `site` add to the path."""
-    for name in sorted(_names(site)):
-        text = (site / name).read_text(encoding="utf-8", errors="surrogateescape")
-        for line in text.splitlines()[:1] if name.endswith(".egg-link") else text.splitlines():
+    files: list[Path] = []
+    with contextlib.suppress(OSError):
+        files = sorted(file for file in site.iterdir() if file.suffix in (".pth", ".egg-link"))
+    for file in files:
+        lines = file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        for line in lines[:1] if file.suffix == ".egg-link" else lines:
             hook = _IMPORT.match(line)
             if hook:
-                yield from _hooked(site, hook[1], project)
+                yield from _hooked(site / f"{hook[1]}.py", project)
             elif line.strip() and not line.startswith("#"):
                 folder = Path(os.path.realpath(site / line.strip()))
                 if folder.is_relative_to(project) and folder.is_dir():
                     yield folder
 
 
-def _names(site: Path) -> list[str]:
-    try:
-        return [file.name for file in site.iterdir() if file.suffix in (".pth", ".egg-link")]
-    except OSError:
-        return []
-
-
-def _hooked(site: Path, module: str, project: Path) -> Iterator[Path]:
+def _hooked(module: Path, project: Path) -> Iterator[Path]:
     """The folders in `project` to which an import hook in a `.pth` file maps packages."""
     try:
-        code = (site / f"{module}.py").read_text(encoding="utf-8", errors="surrogateescape")
+        code = module.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return
     mapping = _mapping(code)
-    if mapping is None:
-        if _mentions(code, project):
-            raise UsageError(
-                f"`{site / module}.py` imports this project by a hook that Serried cannot redirect to a snapshot",
-                hint="install it without `-e` (`pip install .`), or run in place: `--set project.snapshot=false`",
-            )
-        return
-    for name, where in mapping.items():
+    # The project's path, and not only a longer path that begins with it.
+    if mapping is None and re.search(re.escape(str(project)) + r"(?![^/'\"\\])", code):
+        raise UsageError(
+            f"`{module}` imports this project by a hook that Serried cannot redirect to a snapshot",
+            hint="install it without `-e` (`pip install .`), or run in place: `--set project.snapshot=false`",
+        )
+    for name, where in (mapping or {}).items():
         target = Path(os.path.realpath(where))
         if not target.is_relative_to(project):
             continue
@@ -589,28 +540,20 @@ def _mapping(code: str) -> dict[str, str] | None:
     except (SyntaxError, ValueError):
         return None
     for statement in body:
-        target = statement.target if isinstance(statement, ast.AnnAssign) else None
-        if isinstance(target, ast.Name) and target.id == "MAPPING" and isinstance(statement, ast.AnnAssign):
-            value = ast.literal_eval(statement.value) if statement.value else None
+        if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == "MAPPING" and statement.value:
+            value = ast.literal_eval(statement.value)
             return value if isinstance(value, dict) else None
     return None
-
-
-def _mentions(code: str, project: Path) -> bool:
-    """Whether the code contains the project's path, and not only a longer path that begins with it."""
-    return re.search(re.escape(str(project)) + r"(?![^/'\"\\])", code) is not None
 
 
 EPOCH = 315_532_800
 """The time of every member, 1980-01-01: times are not content, and zip files have no earlier ones."""
 
 
-@dataclass(frozen=True)
-class Archive:
+class Archive(NamedTuple):
     path: Path
     digest: str
     """SHA-256 of the tar, in hex."""
-    bytes: int
 
 
 def store(survey: Survey, folder: Path, modes: Modes = MODES["user"]) -> Archive:
@@ -630,23 +573,17 @@ def store(survey: Survey, folder: Path, modes: Modes = MODES["user"]) -> Archive
                     archive.addfile(member, content)
             digest = writer.digest.hexdigest()
             path = folder / f"{digest[:16]}.tar"
-            if not _is_whole(path, writer.position):
+            size = -1
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(path)  # sites and `serried clean` delete files by age
+                size = path.stat().st_size
+            if size != writer.position:
                 file.flush()
                 os.fsync(file.fileno())
                 aside.replace(path)
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            aside.unlink()
-    return Archive(path, digest, writer.position)
-
-
-def _is_whole(path: Path, size: int) -> bool:
-    """Whether the archive exists. Renews its time, because sites and `serried clean` delete files by age."""
-    try:
-        os.utime(path)
-        return path.stat().st_size == size
-    except FileNotFoundError:
-        return False
+        aside.unlink(missing_ok=True)
+    return Archive(path, digest)
 
 
 class _DigestWriter(io.RawIOBase):
