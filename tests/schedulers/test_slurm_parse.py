@@ -17,7 +17,7 @@ from serried.schedulers.interface import Job
 from serried.schedulers.slurm import parse
 from serried.schedulers.slurm.commands import Slurm
 from serried.schedulers.slurm.parse import REASONS, submit_outcome
-from serried.schema import job_states, names, successor_commands
+from serried.schema import names, successor_commands
 from serried.schema.reasons import NEVER_STARTS
 from tables import for_each
 
@@ -162,7 +162,7 @@ def test_every_word_for_a_state_has_one_meaning_and_no_word_is_a_success_by_defa
 
 
 def test_only_completed_means_completed():
-    assert [word for word, ours in job_states.STATES.items() if ours == names.COMPLETED] == ["COMPLETED"]
+    assert [word for word, ours in successor_commands.STATES.items() if ours == names.COMPLETED] == ["COMPLETED"]
 
 
 @for_each(

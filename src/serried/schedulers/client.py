@@ -31,7 +31,7 @@ from serried.base.errors import (
     UsageError,
 )
 from serried.schedulers.interface import Job, Scheduler, WaitReasons
-from serried.schema import job_states, successor_commands
+from serried.schema import successor_commands
 from serried.schema.layout import state_directory
 from serried.schema.plan import Plan
 from serried.schema.reasons import Reason
@@ -149,7 +149,7 @@ class CommandScheduler(Scheduler):
         return Commands(
             submit=self.submission(plan, successor_commands.TOKEN, {}, after=job, task=task).argv,
             cancel=(*self.cancel_command, job),
-            ask=job_states.query(schedulers.traits(self.name).dialect.state_query, job),
+            ask=successor_commands.query(schedulers.traits(self.name).dialect.state_query, job),
             environment={name: environment.get(name) for name in self.job_changes},
             id_pattern=self.id_pattern,
             strands=self.strands,

@@ -18,7 +18,7 @@ from serried.agent.comms import job_environment
 from serried.agent.outcome import reconcile
 from serried.base import files
 from serried.base.text import iso
-from serried.schema import job_states, layout, names, successor_commands
+from serried.schema import layout, names, successor_commands
 from serried.schema.endings import Condition, End
 from serried.schema.layout import RunDirectory
 from serried.schema.names import SubmissionState
@@ -129,11 +129,11 @@ def _stand(attempt: Attempt, run: RunDirectory, after: After, task: _Task) -> Tu
         numbered += _links(run, task.number) if task.number is not None else []
         job = worker.job_of(max(numbered)[1])  # its last job so far
         word = successor_jobs.how_it_stands(attempt, job, successor_jobs.AWAY_SECONDS)
-        if word is None or not job_states.is_ending(word):
+        if word is None or not successor_commands.is_ending(word):
             return None, job
-        if job_states.has_ended(word):
+        if successor_commands.has_ended(word):
             if end or word not in UNTELLING:
-                return str(end.get("state") or job_states.state_of(word)), ""
+                return str(end.get("state") or successor_commands.state_of(word)), ""
             if _never_began(run, str(after.run), task):
                 return names.CANCELLED, ""
         if time.monotonic() > deadline:

@@ -14,7 +14,7 @@ from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.options import parse
 from serried.base import files, linux
 from serried.base.text import iso
-from serried.schema import SCHEMA, job_states, names, successor_commands
+from serried.schema import SCHEMA, names, successor_commands
 from serried.schema.names import SubmissionState
 
 SUBMIT_SECONDS = 120
@@ -49,7 +49,7 @@ def main(arguments: List[str]) -> int:
 
     def why_not() -> Optional[str]:
         word = how_it_stands(attempt, before, AWAY_SECONDS)
-        if word and job_states.is_ending(word):
+        if word and successor_commands.is_ending(word):
             return "the job before it was ending"
         return "the scheduler does not answer" if word is None else None
 

@@ -15,7 +15,7 @@ from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.node_disk import folder, shared_cache
 from serried.base import files, locks
-from serried.schema import job_states, names
+from serried.schema import names, successor_commands
 from serried.schema.events import JournalEvent
 
 NICE = 19
@@ -181,9 +181,9 @@ class _Judge:
         state = None
         if job and (owner.get("cluster"), owner.get("scheduler")) == (self._site.name, self._site.scheduler):
             if job not in self._states:
-                self._states[job] = system.query(job_states.query(self._site.dialect.state_query, job))
+                self._states[job] = system.query(successor_commands.query(self._site.dialect.state_query, job))
             state = self._states[job]
         if state is None:
             is_old = time.time() - float(owner.get("began", 0)) > UNKNOWN_SECONDS
             return "" if is_old else "the state of its job is unknown"
-        return "" if job_states.is_ending(state) else f"job {job} is {state}"
+        return "" if successor_commands.is_ending(state) else f"job {job} is {state}"

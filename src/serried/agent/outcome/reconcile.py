@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from serried.schema import job_states, names
+from serried.schema import names, successor_commands
 from serried.schema.endings import Condition, End
 from serried.schema.reasons import Reason
 
@@ -56,7 +56,7 @@ def by_the_scheduler(end: End, word: Optional[str], *, is_unrecorded: bool) -> E
     `is_unrecorded`: every agent was killed before it could write the end, and `end` comes from the remaining evidence.
     If the scheduler does not know the state either, the attempt is lost: it may have been cancelled.
     """
-    state = job_states.state_of(word)
+    state = successor_commands.state_of(word)
     if state == names.CANCELLED:
         return _cancelled(end) if is_unrecorded else finalise(end, Reason.CANCEL)
     if state == names.PREEMPTED:

@@ -15,8 +15,8 @@ from serried.base.text import expand
 from serried.schedulers.client import SubmitOutcome
 from serried.schedulers.interface import Job, WaitReasons
 from serried.schema import names
-from serried.schema.job_states import state_of
 from serried.schema.reasons import Reason
+from serried.schema.successor_commands import state_of
 
 SEPARATOR = "\x1f"
 

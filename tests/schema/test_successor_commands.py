@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from serried import schedulers
-from serried.schema import job_states, names
+from serried.schema import names, successor_commands
 
 ANSWERS = [
     (0, "    job_state = F\n    substate = 92", (0, "COMPLETED")),
@@ -29,7 +29,7 @@ def test_pbs_is_asked_also_where_no_path_has_its_programs(status, said, word, tm
     program.chmod(0o700)
 
     done = subprocess.run(
-        job_states.query(schedulers.traits("pbs").dialect.state_query, "7[3].head"),
+        successor_commands.query(schedulers.traits("pbs").dialect.state_query, "7[3].head"),
         env={"PATH": "/usr/bin:/bin", "PBS_EXEC": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -40,15 +40,20 @@ def test_pbs_is_asked_also_where_no_path_has_its_programs(status, said, word, tm
 
 
 def test_a_job_that_completes_has_not_ended_but_is_ending():
-    told = {word: (job_states.has_ended(word), job_states.is_ending(word)) for word in ("", *job_states.STATES)}
+    told = {
+        word: (successor_commands.has_ended(word), successor_commands.is_ending(word))
+        for word in ("", *successor_commands.STATES)
+    }
     ending = {word for word, claims in told.items() if claims == (False, True)}
     alive = {word for word, claims in told.items() if claims == (False, False)}
     assert ending == {"COMPLETING"}
     assert (
-        alive == {word for word, state in job_states.STATES.items() if state in (names.PENDING, names.RUNNING)} - ending
+        alive
+        == {word for word, state in successor_commands.STATES.items() if state in (names.PENDING, names.RUNNING)}
+        - ending
     )
 
 
 def test_an_unknown_word_is_neither_an_end_nor_a_state():
-    assert job_states.state_of("ODD") == job_states.state_of(None) == names.UNKNOWN
-    assert not job_states.is_ending("ODD")
+    assert successor_commands.state_of("ODD") == successor_commands.state_of(None) == names.UNKNOWN
+    assert not successor_commands.is_ending("ODD")
