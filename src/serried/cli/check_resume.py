@@ -11,7 +11,7 @@ import click
 
 from serried.base.errors import UsageError
 from serried.base.text import counted
-from serried.cli import options
+from serried.cli import options, run_view
 from serried.resume_check.check import DOING, STOPPED, WHOLE, Observer, Rehearsal, Terms, prepare_take, rehearse
 from serried.resume_check.judge import ORDER, explain, is_rounding
 from serried.schedulers.clusters import LOCAL
@@ -33,7 +33,7 @@ _SHOWN = 8
 )
 @click.option("--ignore", multiple=True, metavar="NAME", help="Ignore metrics whose names match, e.g. `grad_*`.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and run nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@run_view.as_json
 def command(*, cluster: str | None, dry_run: bool, as_json: bool, **values: Any) -> None:
     r"""Check that a training resumes exactly after a stop.
 

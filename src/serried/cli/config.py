@@ -15,14 +15,14 @@ import click
 
 from serried import config
 from serried.base.text import counted
-from serried.cli import GroupWithHelp, options
+from serried.cli import GroupWithHelp, options, run_view
 from serried.config import definitions, profile, toml
 from serried.config.definitions import Key
 from serried.views import console
 
 
 @click.group(cls=GroupWithHelp, invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@run_view.as_json
 @click.pass_context
 def clusters_command(context: click.Context, *, as_json: bool) -> None:
     r"""List the clusters known here; show, check or learn a cluster.
@@ -38,7 +38,7 @@ def clusters_command(context: click.Context, *, as_json: bool) -> None:
 
 
 @clusters_command.command("list", short_help="List the clusters known here; `submit` uses `*`.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@run_view.as_json
 def list_clusters(*, as_json: bool) -> None:
     """List the clusters known here. `*` marks the cluster that `serried submit` uses."""
     found = config.catalogue(Path.cwd(), os.environ)
@@ -62,26 +62,25 @@ def show_cluster(name: str | None, *, as_json: bool) -> None:
     resolved = config.resolve(None, (), {}, name, Path.cwd(), os.environ)
     cluster = resolved.cluster
     if as_json:
-        console.out_json(cluster=_value(cluster))
+        fields = dataclasses.asdict(cluster)
+        del fields["site"]  # its settings are keys of the cluster
+        console.out_json(cluster=fields | definitions.values_of(cluster))
         return
-    about = _texts(cluster)
-    about.pop("notes", None)
-    known = {key: text for key, text in about.items() if f"cluster.{key}" in resolved.origins or key == "scheduler"}
-    rows = [[key, text, _origin_of_cluster(resolved, f"cluster.{key}", key)] for key, text in known.items()]
-    for table, place, prefix in (
-        (resolved.experiment.resources, "resources", ""),
-        (cluster.match, "match", "cluster."),
-    ):
-        rows += [
-            [f"{place}.{key}", text, _origin_of_cluster(resolved, f"{prefix}{place}.{key}", f"{place}.{key}")]
-            for key, text in _texts(table).items()
-        ]
-    if resolved.experiment.container.runtime:
-        name = "container.runtime"
-        rows.append([name, resolved.experiment.container.runtime, _origin_of_cluster(resolved, name)])
+    experiment = resolved.experiment
+    # The key that is shown, which also names its source in the profile, its value, and its key among the origins.
+    shown = [
+        (key, text, f"cluster.{key}")
+        for key, text in _texts(cluster).items()
+        if key == "scheduler" or (key != "notes" and f"cluster.{key}" in resolved.origins)
+    ]
+    shown += [(f"resources.{key}", text, f"resources.{key}") for key, text in _texts(experiment.resources).items()]
+    shown += [(f"match.{key}", text, f"cluster.match.{key}") for key, text in _texts(cluster.match).items()]
+    if runtime := experiment.container.runtime:
+        shown.append(("container.runtime", runtime, "container.runtime"))
+    rows = [["name", cluster.name, ""], *([key, text, _origin(resolved, at, key)] for key, text, at in shown)]
     form = "limit.continue"
-    rows.append([form, resolved.experiment.limit.continue_by, _origin_of_cluster(resolved, form, "continues")])
-    console.out_table(["KEY", "VALUE", "ORIGIN"], [["name", cluster.name, ""], *rows], shrink=1, whole=True)
+    rows.append([form, experiment.limit.continue_by, _origin(resolved, form, "continues")])
+    console.out_table(["KEY", "VALUE", "ORIGIN"], rows, shrink=1, whole=True)
     _say_tables("PARTITION", cluster.partitions, definitions.Partition)
     _say_tables("GPU", cluster.gpus, definitions.Gpu)
     for line in ["", *cluster.notes] if cluster.notes else []:
@@ -92,28 +91,25 @@ def show_cluster(name: str | None, *, as_json: bool) -> None:
 
 @clusters_command.command("check", short_help="Compare a profile with the scheduler.")
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@run_view.as_json
 def check_cluster(name: str | None, *, as_json: bool) -> None:
     """Compare the profile of NAME, by default of this cluster, with the values that Slurm or PBS reports.
 
     The exit code is 1 if they differ.
     """
     checked = profile.check(name, Path.cwd(), os.environ)
+    rows = [[one.key, one.profile, one.cluster, one.origin] for one in checked.differences]
     if as_json:
         console.out_json(**dataclasses.asdict(checked))
     else:
-        heads = ["KEY", "PROFILE", "CLUSTER", "SOURCE"]
-        rows = [[found.key, found.profile, found.cluster, found.origin] for found in checked.differences]
         if rows:
-            console.out_table(heads, rows)
-        found = len(checked.differences)
-        differ = "all agree" if not found else f"{found} differ{'s' * (found == 1)}"
+            console.out_table(["KEY", "PROFILE", "CLUSTER", "SOURCE"], rows)
+        differ = f"{len(rows)} differ{'s' * (len(rows) == 1)}" if rows else "all agree"
         console.say(f"{checked.name}: compared {counted(checked.compared, 'value')} with the scheduler: {differ}")
-        if found:
-            console.say(
-                f"`[clusters.{checked.name}]` in your settings overrides a value; `serried clusters learn` writes all"
-            )
-    if checked.differences:
+        if rows:
+            own = f"`[clusters.{checked.name}]` in your settings overrides a value"
+            console.say(f"{own}; `serried clusters learn` writes all")
+    if rows:
         sys.exit(1)
 
 
@@ -142,21 +138,20 @@ def learn(name: str | None, *, save: bool, force: bool) -> None:
 
 def _texts(table: object) -> dict[str, str]:
     """The values that are set in a table, as a user would write them."""
-    held = definitions.values_of(table)
-    values = {name: (key, held[name]) for name, key in definitions.keys(type(table)).items() if not key.kind.nested}
-    return {name: _text(key, value) for name, (key, value) in values.items() if value not in (None, (), "", {})}
+    held, texts = definitions.values_of(table), {}
+    for name, key in definitions.keys(type(table)).items():
+        if not key.kind.nested and (value := held[name]) not in (None, (), "", {}):
+            named = ", ".join(f"{item}={text}" for item, text in value.items()) if key.kind.names else ""
+            texts[name] = named or key.kind.show(value)
+    return texts
 
 
-def _text(key: definitions.Key, value: Any) -> str:
-    return ", ".join(f"{name}={text}" for name, text in value.items()) if key.kind.names else key.kind.show(value)
-
-
-def _origin_of_cluster(resolved: config.Resolved, key: str, place: str | None = None) -> str:
-    """The origin of a value. `place` is its key in the profile, which names a source."""
+def _origin(resolved: config.Resolved, key: str, of_profile: str) -> str:
+    """The origin of a value, with the source that the profile names for its key there."""
     origin = resolved.origins.get(key)
     if origin is None:
         return "default"
-    source = resolved.cluster.source(place or key) if origin.source == "profile" else None
+    source = resolved.cluster.source(of_profile) if origin.source == "profile" else None
     return f"{origin}: {source}" if source else str(origin)
 
 
@@ -169,12 +164,6 @@ def _say_tables(head: str, tables: Mapping[str, object], kind: type) -> None:
     console.out()
     rows = [[name, *(texts.get(key, "-") for key in columns)] for name, texts in known.items()]
     console.out_table([head, *(key.upper() for key in columns)], rows)
-
-
-def _value(cluster: config.Cluster) -> dict[str, Any]:
-    fields = dataclasses.asdict(cluster)
-    del fields["site"]  # its settings are keys of the cluster
-    return fields | definitions.values_of(cluster)
 
 
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)

@@ -34,8 +34,8 @@ INSTALLED = "share/serried/docs"
 """Below an environment, or below the target of `pip install --target`."""
 
 
-def pages(package: Path = Path(serried.__file__).parent) -> dict[str, Path]:
-    """The pages by name. `package` is the folder of this installation."""
+def pages(package: Path) -> dict[str, Path]:
+    """The pages by name. `package` is the folder of an installation."""
     clone, *others = (package.parents[1] / "docs", *(above / INSTALLED for above in package.parents[:4]))
     folder = clone if (clone / "index.md").is_file() else next(filter(Path.is_dir, others), clone)
     return dict(sorted((path.stem, path) for path in folder.glob("*.md")))
@@ -50,7 +50,7 @@ def command(*, page: str | None) -> None:
     serried docs
     serried docs launchers | less
     """
-    known = pages()
+    known = pages(Path(serried.__file__).parent)
     if page is None:
         titles = {name: path.read_text(encoding="utf-8").partition("\n")[0] for name, path in known.items()}
         console.out_table(("PAGE", "TITLE"), [(name, title.removeprefix("# ")) for name, title in titles.items()])

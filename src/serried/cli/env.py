@@ -10,7 +10,7 @@ import click
 
 from serried import config
 from serried.base.errors import EnvironmentFailed, UsageError
-from serried.cli import GroupWithHelp, options
+from serried.cli import GroupWithHelp, options, run_view
 from serried.schema.plan import Plan
 from serried.submission import builds, prepare
 from serried.submission.containers import image_to_build
@@ -35,9 +35,9 @@ def command() -> None:
 
 _takes_experiment = options.together(
     click.argument("experiment", required=False),
-    click.option("--cluster", metavar="NAME", help="Where to run; `serried clusters` lists them."),
+    options.cluster,
     click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting: `environment.venv=true`."),
-    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    run_view.as_json,
 )
 
 
@@ -50,12 +50,25 @@ def show(experiment: str | None, cluster: str | None, settings: tuple[str, ...],
     if as_json:
         console.out_json(environment=found.to_json())
         return
-    rows = [[name, text, _origin(resolved, keys)] for name, text, keys in _rows(found) if text]
+    said, built_by = found.to_json(), ("environment.venv", "environment.conda")
+    where = {"job": ", by a job", "gpu-job": ", by a job with a GPU"}.get(said["where"] or "", "")
+    source = f"{said['source']}{where}" + ("" if found.ready else " (not built yet)") if said["source"] else ""
+    rows = []
+    for name, text, keys in (
+        ("container", said["container"], ("container.image",)),
+        ("python", said["prefix"] or (None if said["container"] else prepare.describe_active(os.environ)), built_by),
+        ("built from", source, built_by),
+        ("modules", " ".join([*["purge"] * said["module_purge"], *said["modules"]]), ("environment.modules",)),
+        ("setup", said["setup"].replace("\n", "; "), ("environment.setup",)),
+        ("check", "none" if said["check"] == "" else (said["check"] or "").replace("\n", "; "), ("environment.check",)),
+    ):
+        if text:
+            origin = next((str(resolved.origins[key]) for key in keys if key in resolved.origins), "default")
+            rows.append([name, text, origin])
     console.out_table(["", "VALUE", "ORIGIN"], rows, shrink=1, whole=True)
     if not found.ready:
-        console.next_steps(
-            [(f"serried env build {experiment or ''}".strip(), "build it now; `serried submit` does so too")]
-        )
+        build = f"serried env build {experiment or ''}".strip()
+        console.next_steps([(build, "build it now; `serried submit` does so too")])
 
 
 @command.command(short_help="Build an environment unless it exists.")
@@ -97,7 +110,7 @@ def check(experiment: str | None, cluster: str | None, settings: tuple[str, ...]
 
 @command.command(short_help="Delete environments that are not used any more.")
 @click.option("--dry-run", is_flag=True, help="List the environments and delete nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@run_view.as_json
 def clean(*, dry_run: bool, as_json: bool) -> None:
     """Delete environments that Serried has built and that no experiment or unfinished run uses."""
     known = config.catalogue(Path.cwd(), os.environ)
@@ -124,25 +137,6 @@ def _plan(experiment: str | None, cluster: str | None, settings: tuple[str, ...]
     return environment_of(resolved), resolved
 
 
-def _rows(found: prepare.Inspected) -> list[tuple[str, str, tuple[str, ...]]]:
-    said = found.to_json()
-    where = {"job": ", by a job", "gpu-job": ", by a job with a GPU"}.get(said["where"] or "", "")
-    source = f"{said['source']}{where}" + ("" if found.ready else " (not built yet)") if said["source"] else ""
-    active = prepare.describe_active(os.environ)
-    return [
-        ("container", said["container"] or "", ("container.image",)),
-        ("python", said["prefix"] or ("" if said["container"] else active), ("environment.venv", "environment.conda")),
-        ("built from", source, ("environment.venv", "environment.conda")),
-        ("modules", " ".join([*["purge"] * said["module_purge"], *said["modules"]]), ("environment.modules",)),
-        ("setup", said["setup"].replace("\n", "; "), ("environment.setup",)),
-        ("check", "none" if said["check"] == "" else (said["check"] or "").replace("\n", "; "), ("environment.check",)),
-    ]
-
-
-def _origin(resolved: config.Resolved, keys: tuple[str, ...]) -> str:
-    return next((str(resolved.origins[key]) for key in keys if key in resolved.origins), "default")
-
-
 @click.group(cls=GroupWithHelp)
 def image_command() -> None:
     r"""Build the container images of experiments.
@@ -158,7 +152,7 @@ def image_command() -> None:
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting, as for `submit`.")
 @click.option("--job/--here", "by_job", default=None, help="By a job, or on this machine.  [default: the cluster's]")
 @click.option("--dry-run", is_flag=True, help="Print the image and how to build it; build nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@run_view.as_json
 def build_image(
     *,
     experiment: str | None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -61,29 +60,27 @@ def command(
         is_new = not target.expanduser().is_dir() or not any(target.expanduser().iterdir())
         report = _copy(found, target, force=force, dry_run=dry_run)
     if as_json:
-        nodes = [_node_json(*each) for each in zip(lacking, results, strict=True)]
+        nodes = []
+        for missing, result in zip(lacking, results, strict=True):
+            counts = {"brought_files": result.files, "brought_bytes": result.bytes}
+            nodes.append({**missing.to_json(), **counts, "problem": result.problem or None})
         to = None if target is None else str(target)
         console.out_json(run=status.id, dry_run=dry_run, nodes=nodes, to=to, **report.to_json())
     elif target is not None:
         _print_report(report, target, dry_run=dry_run)
     elif not results:
         console.say(f"up to date: all results of run `{status.id}` are in the run directory")
-        _offer(selection)
+        run_view.say_outputs(outputs.of(selection))
+        if fetch.has_any(selection):
+            console.next_steps([(f"serried fetch {selection} --to DIR", "copy its results and outputs to a folder")])
+        else:
+            console.say("the run has neither results nor outputs")
     if found is not None and target is not None and not dry_run:
         _remember(selection, found, report, target, is_new=is_new)
     run_view.insist([status])
     is_missing = any(result.problem for result in results) and not dry_run
     if is_missing or report.kept or report.problems:
         raise SystemExit(1)
-
-
-def _offer(selection: Selection) -> None:
-    """Print the number of files to copy, and the command."""
-    run_view.say_outputs(outputs.of(selection))
-    if fetch.has_any(selection):
-        console.next_steps([(f"serried fetch {selection} --to DIR", "copy its results and outputs to a folder")])
-    else:
-        console.say("the run has neither results nor outputs")
 
 
 def _recover(selection: Selection, lacking: Sequence[MissingOutputs], *, dry_run: bool) -> list[Recovery]:
@@ -113,16 +110,16 @@ def _recover(selection: Selection, lacking: Sequence[MissingOutputs], *, dry_run
 def _print_recovery(found: MissingOutputs, result: Recovery) -> None:
     what = f"{found.what} of attempt {found.attempt} from {found.host}"
     if result.problem:
-        console.warning(f"could not recover {what}: {result.problem}", hint=_hint(found, result))
+        keeps = f"`{found.folder}` keeps the files; run the same command again"
+        gone = f"a node keeps files for three days; `{found.folder}` is lost"
+        console.warning(f"could not recover {what}: {result.problem}", hint=gone if result.is_gone else keeps)
     elif result.files or result.torn:
         console.say(f"recovered {what}: {counted(result.files, 'file')}, {spell(result.bytes)}")
     else:
         console.say(f"all {what} had been recovered before")
     if result.torn:
-        hint = f"the node keeps them for three days in `{found.folder}/checkpoints`"
-        console.warning(
-            f"possibly incomplete checkpoints stayed on {found.host}: {_named(list(result.torn))}", hint=hint
-        )
+        stayed = f"possibly incomplete checkpoints stayed on {found.host}: {_named(list(result.torn))}"
+        console.warning(stayed, hint=f"the node keeps them for three days in `{found.folder}/checkpoints`")
 
 
 def _copy(found: FetchMatches, target: Path, *, force: bool, dry_run: bool) -> Report:
@@ -171,17 +168,6 @@ def _print_report(report: Report, target: Path, *, dry_run: bool) -> None:
         console.warning(f"nor {len(report.problems) - _NAMED} more files")
 
 
-def _hint(found: MissingOutputs, result: Recovery) -> str | None:
-    if result.is_gone:
-        return f"a node keeps files for three days; `{found.folder}` is lost"
-    return f"`{found.folder}` keeps the files; run the same command again"
-
-
 def _named(paths: list[str]) -> str:
     more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
     return ", ".join(f"`{path}`" for path in paths[:_NAMED]) + more
-
-
-def _node_json(found: MissingOutputs, result: Recovery) -> dict[str, Any]:
-    counts = {"brought_files": result.files, "brought_bytes": result.bytes}
-    return {**found.to_json(), **counts, "problem": result.problem or None}

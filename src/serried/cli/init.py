@@ -14,6 +14,7 @@ import click
 
 from serried import importing, schedulers, templates
 from serried.base.errors import UsageError, reason
+from serried.cli import run_view
 from serried.config import catalogue, job_script, layers
 from serried.config.toml import key, quoted
 from serried.importing import Imported, folder
@@ -53,7 +54,7 @@ def import_command(*, script: str, name: str | None, dry_run: bool, as_json: boo
         raise UsageError(f"`{layers.FILE}` has an experiment `{imported.name}` already", hint=hint)
     writes = not (dry_run or is_there)
     if writes:
-        _write_import(path, imported.text)
+        _write(here, {path.name: imported.text.encode()})
     if as_json:
         console.out_json(
             written=writes,
@@ -67,30 +68,18 @@ def import_command(*, script: str, name: str | None, dry_run: bool, as_json: boo
             toml=imported.text,
         )
         return
-    if not writes:
-        console.out(imported.text.removesuffix("\n"))
     if writes:
         console.say(f"wrote {layers.FILE} with `{imported.name}`")
-    elif not dry_run:
+    else:
+        console.out(imported.text.removesuffix("\n"))
+    if not writes and not dry_run:
         console.say(f"`{layers.FILE}` exists and was not changed; `>> {layers.FILE}` adds `{imported.name}`")
     _report_import(imported)
     if writes:
         console.say()
         called = shlex.quote(imported.name)
-        console.next_steps(
-            [
-                (f"serried config show {called}", "each setting and where it comes from"),
-                (f"serried submit {called} --dry-run", "print the plan and job script"),
-            ]
-        )
-
-
-def _write_import(path: Path, text: str) -> None:
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise UsageError(f"cannot write `{path.name}`: {reason(error)}") from None
+        show = (f"serried config show {called}", "each setting and where it comes from")
+        console.next_steps([show, (f"serried submit {called} --dry-run", "print the plan and job script")])
 
 
 def _report_import(imported: Imported) -> None:
@@ -141,7 +130,7 @@ class Draft:
 @click.option("--template", type=click.Choice(list(templates.TEMPLATES)), help="Write a whole project from a template.")
 @click.option("--list", "lists", is_flag=True, help="List the templates.")
 @click.option("--dry-run", is_flag=True, help="Print the files and write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@run_view.as_json
 def command(*, template: str | None, lists: bool, dry_run: bool, as_json: bool) -> None:
     r"""Write a serried.toml for this folder, its training script and this cluster.
 
@@ -152,8 +141,12 @@ def command(*, template: str | None, lists: bool, dry_run: bool, as_json: bool) 
 
     A template trains on two ranks without changes; its test shows that. Never overwrites.
     """
+    if lists and as_json:
+        console.out_json(templates=[{"name": name, "help": text} for name, text in templates.TEMPLATES.items()])
+        return
     if lists:
-        _list(as_json=as_json)
+        for name, text in templates.TEMPLATES.items():
+            console.out(f"{pad(name, 9)}  {text}")
         return
     here = Path.cwd()
     draft = _project(here, template) if template else _settings(here)
@@ -169,14 +162,6 @@ def command(*, template: str | None, lists: bool, dry_run: bool, as_json: bool) 
         for text in draft.notes:
             console.note(text)
         console.next_steps(draft.next_steps)
-
-
-def _list(*, as_json: bool) -> None:
-    if as_json:
-        console.out_json(templates=[{"name": name, "help": text} for name, text in templates.TEMPLATES.items()])
-        return
-    for name, text in templates.TEMPLATES.items():
-        console.out(f"{pad(name, 9)}  {text}")
 
 
 def _project(here: Path, template: str) -> Draft:
@@ -216,13 +201,10 @@ def _settings(here: Path) -> Draft:
     script = folder.find_script(here)
     is_alone = script is not None and not folder.may_be_parallel(here / script)
     gpus = len(cluster.gpus(os.environ))
+    project = os.fsencode(here.name).decode("utf-8", "replace") or "project"  # bytes that are not UTF-8 become `\ufffd`
+    python = "python" if shutil.which("python") else "python3"  # some systems have only the latter
     text = render(
-        _readable(here.name) or "project",
-        script,
-        found.here,
-        python=_python(),
-        gpus=gpus if found.here == LOCAL else 0,
-        is_alone=is_alone,
+        project, script, found.here, python=python, gpus=gpus if found.here == LOCAL else 0, is_alone=is_alone
     )
     notes = []
     if found.file:
@@ -249,22 +231,15 @@ def _settings(here: Path) -> Draft:
         notes.append(
             f"`{script}` does not seem to be distributed, so it gets one rank; for more, see `serried docs adapt`"
         )
+    run = ("serried run", "run it here, now")
+    if found.here != LOCAL and not gpus:  # a login node without GPUs
+        run = (f"serried run --gpus 0 --ranks {1 if is_alone else 2}", "run it here, now, on CPUs")
+    submit = ("serried submit", f"submit it to `{found.here}`")
     return Draft(
         {layers.FILE: text.encode()},
         f"wrote {layers.FILE} for {f'`{script}`' if script else 'this folder'} on cluster `{found.here}`",
         tuple(notes),
-        _next(found.here, gpus=gpus, is_alone=is_alone) if script else (),
-    )
-
-
-def _next(cluster: str, *, gpus: int, is_alone: bool) -> tuple[tuple[str, str], ...]:
-    """The commands to type next. On a login node without GPUs, the first one runs on CPUs."""
-    on_cpus = cluster != LOCAL and not gpus
-    here = f"serried run --gpus 0 --ranks {1 if is_alone else 2}" if on_cpus else "serried run"
-    return (
-        (here, "run it here, now, on CPUs" if on_cpus else "run it here, now"),
-        ("serried submit --dry-run", "see what would be submitted"),
-        ("serried submit", f"submit it to `{cluster}`"),
+        (run, ("serried submit --dry-run", "see what would be submitted"), submit) if script else (),
     )
 
 
@@ -313,13 +288,3 @@ nodes = 1
 # [{table}.on.{schedulers.DEFAULT if cluster == LOCAL else cluster}.resources]
 # nodes = 2
 """
-
-
-def _readable(name: str) -> str:
-    """A file's name as text; bytes that are not UTF-8 become `\ufffd`."""
-    return os.fsencode(name).decode("utf-8", "replace")
-
-
-def _python() -> str:
-    """`python` if it exists, as in an active environment; some systems have only `python3`."""
-    return "python" if shutil.which("python") else "python3"

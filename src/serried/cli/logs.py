@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -20,7 +21,6 @@ from serried.records.record import read_exit
 from serried.records.status import attempt_numbers, has_ended_by_file, is_over, statuses_of
 from serried.schema import names
 from serried.schema.layout import AttemptDirectory
-from serried.schema.plan import SideCommand
 from serried.views import console, run_lines
 from serried.views.text import harmless, overwritten, printable, unfinished_lines
 
@@ -75,10 +75,16 @@ class _Followed:
         """
         attempt: AttemptDirectory | None = None
         are_launched = self._choice.is_of_launch(self._selection)
-        attempts = self._attempts()
         is_first = self._shown is None
+        if self._shown is None:
+            attempts = attempts_of(self._selection, self._choice)
+        else:  # the attempt that is shown and all later ones
+            place, numbers = self._selection.place, [self._shown]
+            if self._choice.attempt is None:
+                numbers += [number for number in attempt_numbers(place) if number > self._shown]
+            attempts = [place.attempt(number) for number in numbers]
         for attempt in attempts:
-            start = self._choice.starts(attempt) if is_first else _from_its_beginning
+            start = self._choice.starts(attempt) if is_first else lambda _: 0
             if attempt.number != self._shown:
                 self._begin(attempt)
                 logs = [] if are_launched else self._choice.of(attempt, self._selection)
@@ -86,14 +92,6 @@ class _Followed:
             if are_launched:
                 self._look_at_launches(attempt, start, over=over and attempt == attempts[-1])
         return attempt
-
-    def _attempts(self) -> list[AttemptDirectory]:
-        """The attempt that is shown and all later ones; at first those requested."""
-        if self._shown is None:
-            return attempts_of(self._selection, self._choice)
-        place = self._selection.place
-        later = [number for number in attempt_numbers(place) if number > self._shown and self._choice.attempt is None]
-        return [place.attempt(number) for number in (self._shown, *later)]
 
     def _begin(self, attempt: AttemptDirectory) -> None:
         if self._choice.all_attempts:
@@ -125,10 +123,6 @@ class _Followed:
         if self.printer is not None:
             self.printer.pump()
             self.printer.finish()
-
-
-def _from_its_beginning(_log: RankLog) -> int:
-    return 0
 
 
 class _Awaited:
@@ -201,11 +195,6 @@ class LogChoice:
     since: float | None = None
     """Seconds since 1970."""
 
-    @property
-    def is_of_all_ranks(self) -> bool:
-        chosen = (self.rank, self.node, self.attempt, self.beside, self.launch)
-        return not self.launcher and all(it is None for it in chosen)
-
     def starts(self, attempt: AttemptDirectory) -> Callable[[RankLog], int]:
         """The first byte to print of each log. A note says once if `since` cannot be kept."""
         times, notes = None, ["no samples tell when all of these logs grew; such logs follow from their beginning"]
@@ -233,8 +222,12 @@ class LogChoice:
         if self.launcher:
             return [RankLog(node, node, attempt.launcher_log(node)) for node in nodes]
         if self.beside is not None:
-            if _side_command(selection, self.beside).on == names.FIRST_NODE:
-                nodes = (0,)
+            commands = selection.record.plan.beside
+            if self.beside >= len(commands):
+                known = f"its commands are 0 to {len(commands) - 1}" if commands else ""
+                hint = known or "`beside` in an experiment adds commands"
+                raise UsageError(f"run `{selection}` has no command {self.beside} of `beside`", hint=hint)
+            nodes = (0,) if commands[self.beside].on == names.FIRST_NODE else nodes
             return [RankLog(node, node, attempt.side_log(node, self.beside)) for node in nodes]
         if self.launch is not None and not selection.record.summary.script:
             message = f"run `{selection}` is not a job script, so it has no launches"
@@ -253,15 +246,6 @@ class LogChoice:
         if self.rank is not None and logs[0].ranks > 1:
             console.note(f"ranks {logs[0].name} share this log")
         return logs
-
-
-def _side_command(selection: Selection, index: int) -> SideCommand:
-    """Command `index` of `beside`. Raises UsageError if the run has none."""
-    commands = selection.record.plan.beside
-    if index >= len(commands):
-        hint = f"its commands are 0 to {len(commands) - 1}" if commands else "`beside` in an experiment adds commands"
-        raise UsageError(f"run `{selection}` has no command {index} of `beside`", hint=hint)
-    return commands[index]
 
 
 class Printer:
@@ -341,7 +325,9 @@ def heading(attempt: AttemptDirectory) -> str:
 
 def to_failed_rank(selection: Selection, choice: LogChoice) -> list[tuple[str, str]]:
     """Below the output of a job script, in which those of all ranks are mixed."""
-    return run_view.logs_of_failed_rank(selection) if choice.is_of_all_ranks else []
+    chosen = (choice.rank, choice.node, choice.attempt, choice.beside, choice.launch)
+    is_of_all_ranks = not choice.launcher and all(number is None for number in chosen)
+    return run_view.logs_of_failed_rank(selection) if is_of_all_ranks else []
 
 
 def nothing_written(selection: Selection, choice: LogChoice) -> None:
@@ -362,10 +348,9 @@ def nothing_written(selection: Selection, choice: LogChoice) -> None:
         console.note(f"no output of command {choice.beside} of `beside`")
         return
     if status.has_ended and not record.where.path.is_dir():
-        hint = (
-            f"serried why {status.id} has the last lines of the rank that failed" if status.verdict.exit_code else None
-        )
-        raise SerriedError(f"the run directory and its logs do not exist any more: {record.where.path}", hint=hint)
+        why = f"serried why {status.id} has the last lines of the rank that failed"
+        message = f"the run directory and its logs do not exist any more: {record.where.path}"
+        raise SerriedError(message, hint=why if status.verdict.exit_code else None)
     console.note("no output" if status.has_ended else "no output yet")
     run_view.say_how(status)
     printer = Printer([RankLog(0, 0, record.scheduler_log(selection.task))])
@@ -387,20 +372,7 @@ def nothing_written(selection: Selection, choice: LogChoice) -> None:
 @click.option("--all-attempts", is_flag=True, help="All attempts in their order, each below a heading.")
 @click.option("-n", "--tail", type=click.IntRange(1), metavar="N", help="Only the last N lines of each rank.")
 @click.option("--since", metavar="TIME", help="Only output since: 10m, 2h, 2026-11-20T08:00.")
-def command(
-    *,
-    run: str,
-    follow: bool,
-    rank: int | None,
-    node: int | None,
-    launcher: bool,
-    beside: int | None,
-    launch: str | None,
-    attempt: int | None,
-    all_attempts: bool,
-    tail: int | None,
-    since: str | None,
-) -> None:
+def command(*, run: str, follow: bool, since: str | None, **chosen: Any) -> None:
     r"""Print or follow the output of the ranks, or of a job script.
 
     With several ranks each line starts with its `[rank]`. Without --attempt or --all-attempts, the latest
@@ -416,11 +388,10 @@ def command(
     serried logs -f last --beside 0
     serried logs last --launch 2 --rank 3       of a job script's second srun
     """
-    if all_attempts and attempt is not None:
+    choice = LogChoice(**chosen, since=run_view.moment("--since", since, time.time()) if since else None)
+    if choice.all_attempts and choice.attempt is not None:
         raise UsageError("`--attempt` and `--all-attempts` contradict each other", hint="leave one of them out")
-    oldest = run_view.moment("--since", since, time.time()) if since else None
     selection = run_view.select(run)
-    choice = LogChoice(rank, node, attempt, launcher, beside, launch, tail, all_attempts, oldest)
     if len(selection.tasks) == 1:
         selection = Selection(selection.record, selection.tasks[0])
     if selection.is_array:

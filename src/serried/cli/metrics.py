@@ -7,7 +7,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
@@ -33,7 +33,7 @@ class Csv:
         self.header = self._text(columns)
 
     def line(self, row: Row) -> str:
-        return self._text([_cell(row.get(name)) for name in self._columns])
+        return self._text([self._cell(row.get(name)) for name in self._columns])
 
     def left_out(self, row: Row) -> list[str]:
         """The values of a row that have no column, each once."""
@@ -47,13 +47,12 @@ class Csv:
         csv.writer(line, lineterminator="").writerow(cells)
         return line.getvalue()
 
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return int(value)
-    return "" if value is None else value
+    @staticmethod
+    def _cell(value: Any) -> Any:
+        if isinstance(value, list):
+            return " ".join(map(str, value))
+        is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
+        return int(value) if is_whole else "" if value is None else value
 
 
 class JsonLines:
@@ -91,26 +90,16 @@ def command(
     form = form or (JSON if as_json else CSV)
     if as_json and form not in (JSON, JSONL):
         raise UsageError(f"`--json` and `--format {form}` contradict each other", hint="leave one of them out")
-    selection = _one_run(run)
-    measured = MeasuredRows(selection.place, what or STEPS, node=node, rank=rank)
-    if follow:
-        _follow(selection, measured, form)
-    else:
-        _print(selection, measured, form)
-
-
-def _one_run(run: str) -> Selection:
     selection = run_view.select(run)
     if len(selection.tasks) == 1:
         selection = Selection(selection.record, selection.tasks[0])
     if selection.is_array:
         hint = f"name one: serried metrics {selection}/{(selection.tasks or (0,))[0]}"
         raise UsageError(f"run `{selection}` is an array; its tasks have metrics of their own", hint=hint)
-    return selection
-
-
-def _print(selection: Selection, measured: MeasuredRows, form: str) -> None:
-    if form == JSON:
+    measured = MeasuredRows(selection.place, what or STEPS, node=node, rank=rank)
+    if follow:
+        has_rows = _follow(selection, measured, form)
+    elif form == JSON:
         has_rows = _out_json(selection, measured.what, measured.rows())
     else:
         writer, has_rows = _writer(form, measured), False
@@ -118,8 +107,14 @@ def _print(selection: Selection, measured: MeasuredRows, form: str) -> None:
         for row in measured.rows():
             _out(writer.line(row))
             has_rows = True
-    if not has_rows:
-        _say_why_empty(selection, measured)
+    if has_rows:
+        return
+    if measured.what != STEPS:
+        console.note(f"the nodes of run `{selection}` have measured no {measured.what}")
+        return
+    console.note(f"rank {measured.rank_of_steps} of run `{selection}` has logged no steps")
+    if any(True for _ in MeasuredRows(selection.place, RANKS).rows()):
+        console.note(f"its nodes have measured: serried metrics {selection} --what ranks")
 
 
 def _out_json(selection: Selection, what: str, rows: Iterable[Row]) -> bool:
@@ -137,7 +132,8 @@ def _out_json(selection: Selection, what: str, rows: Iterable[Row]) -> bool:
     return bool(previous)
 
 
-def _follow(selection: Selection, measured: MeasuredRows, form: str) -> None:
+def _follow(selection: Selection, measured: MeasuredRows, form: str) -> bool:
+    """Print rows until the run ends. Returns whether there were any."""
     from serried.cli.logs import RunClock
 
     clock = RunClock(selection, awaits="measurements")
@@ -156,11 +152,9 @@ def _follow(selection: Selection, measured: MeasuredRows, form: str) -> None:
         if has_new:
             sys.stdout.flush()
         elif is_over:
-            break
+            return writer is not None
         else:
             console.await_more(_PAUSE_SECONDS)
-    if writer is None:
-        _say_why_empty(selection, measured)
 
 
 def _writer(form: str, measured: MeasuredRows) -> Writer:
@@ -172,17 +166,3 @@ def _writer(form: str, measured: MeasuredRows) -> Writer:
 def _out(line: str) -> None:
     if line:
         console.out(harmless(line) if console.is_terminal() else line)
-
-
-def _say_why_empty(selection: Selection, measured: MeasuredRows) -> None:
-    if measured.what != STEPS:
-        console.note(f"the nodes of run `{selection}` have measured no {measured.what}")
-        return
-    console.note(f"rank {measured.rank_of_steps} of run `{selection}` has logged no steps")
-    if _has(selection, RANKS):
-        console.note(f"its nodes have measured: serried metrics {selection} --what ranks")
-
-
-def _has(selection: Selection, what: str) -> bool:
-    found: Iterator[Row] = MeasuredRows(selection.place, what).rows()
-    return next(found, None) is not None

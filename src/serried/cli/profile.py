@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +54,7 @@ def _ranks(context: click.Context, parameter: click.Parameter, text: str) -> tup
 @click.option("--dry-run", is_flag=True, help="Print the plan and run nothing.")
 @run_view.as_json
 def command(
-    *,
-    steps: tuple[int, int],
-    chosen: tuple[int, ...],
-    memory: bool,
-    show: str | None,
-    cluster: str | None,
-    dry_run: bool,
-    as_json: bool,
-    **values: Any,
+    *, steps: tuple[int, int], chosen: tuple[int, ...], memory: bool, show: str | None, as_json: bool, **values: Any
 ) -> None:
     r"""Profile a few steps of a training: operators, waiting for data, idle GPU, and a trace.
 
@@ -88,9 +79,9 @@ def command(
         raise UsageError(
             "`--ranks` is the number of ranks on each node", hint=f"ranks to profile: --rank {values['ranks']}"
         )
-    wanted = Wanted(*steps, chosen, memory)
-    is_here = cluster in (None, LOCAL)
-    request = options.request(values, cluster or LOCAL)
+    wanted, dry_run = Wanted(*steps, chosen, memory), values["dry_run"]
+    is_here = values["cluster"] in (None, LOCAL)
+    request = options.request(values, values["cluster"] or LOCAL)
     if is_here:
         request = request.with_setting("project.snapshot", value=False)
     with options.progress(dry_run=dry_run) as observe:
@@ -101,13 +92,10 @@ def command(
     stopper = Stopper(prepared.plan.run, prepared.plan.directory, wanted)
     with console.status_line(f"profiling steps {steps[0]} to {steps[1]} of run {prepared.plan.run}"):
         done = run_to_end(prepared, here=is_here, tick=stopper.tick)
-    if not stopper.has_stopped and not _has_profile(done.place, wanted):
+    is_written = any(one.state == profiles.WRITTEN for one in profiles.read(done.place, wanted.ranks))
+    if not stopper.has_stopped and not is_written:
         done.check()  # the program's own failure comes first
     _report(Selection(done.record), wanted, as_json=as_json)
-
-
-def _has_profile(place: Any, wanted: Wanted) -> bool:
-    return any(one.state == profiles.WRITTEN for one in profiles.read(place, wanted.ranks))
 
 
 def _report(selection: Selection, wanted: Wanted, *, as_json: bool) -> None:
@@ -119,7 +107,25 @@ def _report(selection: Selection, wanted: Wanted, *, as_json: bool) -> None:
         _, message, hint = missing[0]
         raise SerriedError(message, hint=hint)
     if as_json:
-        console.out_json(run=str(selection), ranks=[_json(one) for one in ranks])
+        documents = [
+            {
+                "rank": one.rank,
+                "state": one.state or None,
+                "host": one.host or None,
+                "message": one.message or None,
+                "steps": list(one.steps) if one.trace else None,
+                "seconds": one.seconds if one.trace else None,
+                "step_seconds": one.step_seconds if one.trace else None,
+                "wait_share": one.wait_share,
+                "gpu": one.gpu or None,
+                "gpu_idle_share": one.idle_share,
+                "operators": list(one.operators),
+                "trace": str(one.trace) if one.trace else None,
+                "memory": str(one.memory) if one.memory else None,
+            }
+            for one in ranks
+        ]
+        console.out_json(run=str(selection), ranks=documents)
     else:
         _print(selection, written, wanted)
     for _, message, hint in missing:
@@ -155,70 +161,40 @@ def _why_missing(one: Profile, wanted: Wanted, selection: Selection) -> tuple[st
     )
 
 
-def _json(one: Profile) -> dict[str, Any]:
-    return {
-        "rank": one.rank,
-        "state": one.state or None,
-        "host": one.host or None,
-        "message": one.message or None,
-        "steps": list(one.steps) if one.trace else None,
-        "seconds": one.seconds if one.trace else None,
-        "step_seconds": one.step_seconds if one.trace else None,
-        "wait_share": one.wait_share,
-        "gpu": one.gpu or None,
-        "gpu_idle_share": one.idle_share,
-        "operators": list(one.operators),
-        "trace": str(one.trace) if one.trace else None,
-        "memory": str(one.memory) if one.memory else None,
-    }
-
-
 def _print(selection: Selection, written: list[Profile], wanted: Wanted) -> None:
     first = written[0]
     has_gpu = first.gpu_seconds is not None
     console.out(f"run {selection}, steps {first.steps[0] + 1} to {first.steps[1]}")
     console.out()
-    rows = [
-        [
-            str(one.rank),
-            printable(one.host),
-            fine_time(one.step_seconds),
-            _share(one.wait_share),
-            _share(one.idle_share),
-        ]
-        for one in written
-    ]
+    rows = []
+    for one in written:
+        shares = _share(one.wait_share), _share(one.idle_share)
+        rows.append([str(one.rank), printable(one.host), fine_time(one.step_seconds), *shares])
     console.out_table(["RANK", "NODE", "STEP", "DATA WAIT", "GPU IDLE"], rows)
     console.out()
     heads = [f"OPERATOR, RANK {first.rank}", "CALLS", *(["GPU"] if has_gpu else []), "CPU", "SHARE"]
-    console.out_table(heads, [_operator(row, has_gpu=has_gpu) for row in first.operators[:_SHOWN]])
+    rows = []
+    for row in first.operators[:_SHOWN]:
+        times = [fine_time(row[f"{device}_seconds"]) for device in (("gpu", "cpu") if has_gpu else ("cpu",))]
+        rows.append([fit(row["name"], _WIDEST), str(row["calls"]), *times, _share(row["share"])])
+    console.out_table(heads, rows)
     console.out()
     if first.steps[1] < wanted.end:
         console.out(f"the program ended after step {first.steps[1]}, so the profile has no more steps")
-    for text in _meaning(first):
-        console.out(text)
+    if first.wait_share is not None and first.wait_share > _MUCH:
+        console.out("the training waits for data: more `num_workers`, or data on the nodes' disks")
+    elif first.idle_share is not None and first.idle_share > _MUCH:
+        console.out("the GPU waits for the CPU: larger batches or `torch.compile` help")
+    elif first.gpu_seconds is None:
+        console.out("no GPU took part: times and shares are those of the CPU")
+    else:
+        console.out("the GPU is busy: mixed precision, `torch.compile` or more GPUs help")
     for one in written:
         size = spell(one.trace.stat().st_size) if one.trace and one.trace.exists() else "gone"
         console.out(f"trace of rank {one.rank}: {one.trace} ({size})")
         if one.memory:
             console.out(f"memory of rank {one.rank}: {one.memory}, for https://docs.pytorch.org/memory_viz")
     console.out("open it: https://ui.perfetto.dev, `Open trace file`; it stays in your browser")
-
-
-def _operator(row: Mapping[str, Any], *, has_gpu: bool) -> list[str]:
-    gpu = [fine_time(row["gpu_seconds"])] if has_gpu else []
-    return [fit(row["name"], _WIDEST), str(row["calls"]), *gpu, fine_time(row["cpu_seconds"]), _share(row["share"])]
-
-
-def _meaning(one: Profile) -> list[str]:
-    """What the shares suggest."""
-    if one.wait_share is not None and one.wait_share > _MUCH:
-        return ["the training waits for data: more `num_workers`, or data on the nodes' disks"]
-    if one.idle_share is not None and one.idle_share > _MUCH:
-        return ["the GPU waits for the CPU: larger batches or `torch.compile` help"]
-    if one.gpu_seconds is None:
-        return ["no GPU took part: times and shares are those of the CPU"]
-    return ["the GPU is busy: mixed precision, `torch.compile` or more GPUs help"]
 
 
 def _share(share: float | None) -> str:

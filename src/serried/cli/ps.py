@@ -17,7 +17,7 @@ from serried.base.errors import MissingProgramError, SerriedError, UsageError, i
 from serried.base.text import duration, local_time
 from serried.cli import run_view
 from serried.records import index
-from serried.records.index import EndedRun, Selection
+from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable
 from serried.records.status import SUBMITTING, UNCERTAIN, RunStatus, statuses
 from serried.schema import names
@@ -137,17 +137,21 @@ class Listing:
         live = [status for status in live if not self.states or status.state in self.states]
         most = None if self.everything or self.oldest is not None else max(self.number, 0)
         if self.is_filtered:
-            past = [run for run in known.ended if self._has(run)]
+            past = [
+                run
+                for run in known.ended
+                if (not self.states or run.state in self.states)
+                and self._fits(run.id, run.name, run.experiment, run.project)
+            ]
             number = len(live) + len(past)
         else:
             past = known.ended.newest(len(known.ended) if most is None else most)
             number = len(live) + len(known.ended)
         past = [run for run in past if self._is_recent(run.ended, run.created)][:most]
         found = sorted([*live, *_there(statuses(run.record for run in past))], key=run_lines.list_order)
-        ended = [
-            status for status in found if status.has_ended and self._is_recent(status.verdict.since, status.created)
-        ]
-        return [status for status in found if not status.has_ended] + ended[:most], number
+        over = [status for status in found if status.has_ended]
+        over = [status for status in over if self._is_recent(status.verdict.since, status.created)]
+        return [status for status in found if not status.has_ended] + over[:most], number
 
     def _may_have(self, record: Record) -> bool:
         """Whether the words and projects fit: a word is the beginning of an id, a name or an experiment."""
@@ -158,10 +162,6 @@ class Listing:
         except RecordUnreadable:
             return not self.projects and record.id.startswith(self.words)
         return self._fits(record.id, summary.name, summary.experiment, summary.project)
-
-    def _has(self, run: EndedRun) -> bool:
-        is_in_state = not self.states or run.state in self.states
-        return is_in_state and self._fits(run.id, run.name, run.experiment, run.project)
 
     def _fits(self, run: str, name: str, experiment: str, project: str) -> bool:
         is_named = not self.words or any(text.startswith(self.words) for text in (run, name, experiment))
@@ -217,7 +217,10 @@ def command(
     if interval is not None:
         seconds, words = _interval(interval, words)
     oldest = run_view.moment("--since", since, time.time()) if since else None
-    listing = Listing(words, _states(states), projects, everything, number, oldest)
+    named = [part.strip().upper().replace("-", "_") for word in states for part in word.split(",") if part.strip()]
+    if unknown := [state for state in named if state not in _STATES]:
+        raise UsageError(f"unknown state: `{unknown[0].lower()}`", hint=f"one of {', '.join(_STATES).lower()}")
+    listing = Listing(words, frozenset(named), projects, everything, number, oldest)
     if seconds is not None:
         if as_json:
             raise UsageError("`--watch` and `--json` are mutually exclusive", hint="serried ps --json")
@@ -227,8 +230,7 @@ def command(
     if as_json:
         run_view.out_runs([status.to_json() for status in shown])
     elif shown:
-        for line in table(shown, time.time()):
-            console.out(line)
+        console.out("\n".join(table(shown, time.time())))
         if known > len(shown):
             console.say(f"{known - len(shown)} more: serried ps --all")
     elif known or listing.is_filtered:
@@ -239,15 +241,6 @@ def command(
         console.next_steps([("serried submit -- python train.py", "submit a run")])
     run_view.warn_if_stale(shown)
     run_view.insist(shown)
-
-
-def _states(words: tuple[str, ...]) -> frozenset[str]:
-    """The states that `running,failed` names. Raises UsageError."""
-    chosen = [part.strip().upper().replace("-", "_") for word in words for part in word.split(",") if part.strip()]
-    for state in chosen:
-        if state not in _STATES:
-            raise UsageError(f"unknown state: `{state.lower()}`", hint=f"one of {', '.join(_STATES).lower()}")
-    return frozenset(chosen)
 
 
 def _interval(text: str, words: tuple[str, ...]) -> tuple[float, tuple[str, ...]]:
@@ -302,22 +295,20 @@ def table(shown: Sequence[RunStatus], now: float) -> list[str]:
     clusters = {status.summary.cluster for status in shown if status.summary}
     has_room = len(projects) < 2 or console.columns() >= _COLUMNS_FOR_BOTH
     is_seen = {"PROJECT": len(projects) > 1, "CLUSTER": not console.is_terminal() or (len(clusters) > 1 and has_room)}
-    rows = [_row(status, now) for status in shown]
+    rows = []
+    for status in shown:
+        summary, note = status.summary, run_lines.note_of(status, now)
+        project = summary.project if summary else "?"
+        row: dict[str, str | Cell] = {
+            "ID": status.record.id,
+            "PROJECT": fit(project, _PROJECT_COLUMNS) if console.is_terminal() else project,
+            "NAME": summary.name if summary else "?",
+            "STATE": Cell(status.state, console.state_style(status.state)),
+            "SIZE": summary.size if summary else "?",
+            "CLUSTER": summary.cluster if summary else "?",
+            "TIME": duration(run_lines.total_seconds(status, now)),
+            "NOTE": note if console.is_terminal() else Cell(note.fitted(_NOTE_COLUMNS), note.style),
+        }
+        rows.append(row)
     heads = [head for head in rows[0] if is_seen.get(head, True)]
     return console.table(heads, [[row[head] for head in heads] for row in rows], shrink=heads.index("NAME"))
-
-
-def _row(status: RunStatus, now: float) -> dict[str, str | Cell]:
-    summary = status.summary
-    project = summary.project if summary else "?"
-    note = run_lines.note_of(status, now)
-    return {
-        "ID": status.record.id,
-        "PROJECT": fit(project, _PROJECT_COLUMNS) if console.is_terminal() else project,
-        "NAME": summary.name if summary else "?",
-        "STATE": Cell(status.state, console.state_style(status.state)),
-        "SIZE": summary.size if summary else "?",
-        "CLUSTER": summary.cluster if summary else "?",
-        "TIME": duration(run_lines.total_seconds(status, now)),
-        "NOTE": note if console.is_terminal() else Cell(note.fitted(_NOTE_COLUMNS), note.style),
-    }

@@ -50,8 +50,12 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_jso
     """
     for name in mute:
         rules.page_of(name)
-    chosen = _chosen(runs or (LAST,))
-    statuses = _statuses(chosen)
+    named = [run for word in runs or (LAST,) for run in _with_sweep(_select(word))]
+    chosen = list({str(run): run for run in named}.values())
+    statuses = statuses_of(chosen)
+    for status in statuses:
+        if status.summary is None:
+            raise SerriedError(status.verdict.message, hint=f"the record is {status.record.directory.path}")
     several = len(chosen) > 1 or any(selection.is_array for selection in chosen)
     usages, omitted = _usages(statuses, several=several, all_tasks=all_tasks)
     is_whole = several and len(runs) <= 1 and not omitted
@@ -69,12 +73,6 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_jso
             console.out(line)
     run_view.warn_if_stale(statuses)
     run_view.insist(statuses)
-
-
-def _chosen(words: Sequence[str]) -> list[Selection]:
-    """The runs that the words mean, with all runs of a sweep."""
-    chosen = {str(run): run for word in words for run in _with_sweep(_select(word))}
-    return list(chosen.values())
 
 
 def _select(word: str) -> Selection:
@@ -99,31 +97,21 @@ def _with_sweep(selection: Selection) -> list[Selection]:
     return [Selection(record) for record in runs_of(selection)]
 
 
-def _statuses(chosen: Sequence[Selection]) -> list[RunStatus]:
-    found = statuses_of(chosen)
-    for status in found:
-        if status.summary is None:
-            raise SerriedError(status.verdict.message, hint=f"the record is {status.record.directory.path}")
-    return found
-
-
 def _usages(statuses: Sequence[RunStatus], *, several: bool, all_tasks: bool) -> tuple[list[Usage], int]:
     """The usage of each run and of each task that has begun, and how many tasks are left out."""
     now = time.time()
     if not several:
         return [whole_usage(status, now) for status in statuses], 0
-    each = [(status, index) for status in statuses for index in _begun(status)]
-    shown = each if all_tasks else each[:_MOST_TASKS]
+    begun: list[tuple[RunStatus, int | None]] = []
+    for status in statuses:
+        if status.tasks is None:
+            begun.append((status, None))
+        else:
+            begun += [(status, index) for index, task in status.tasks.items() if task.state != names.PENDING]
+    shown = begun if all_tasks else begun[:_MOST_TASKS]
     share = samples.MOST_LINES // max(len(shown), 1)
     found = [status if index is None else task_of(status, index) for status, index in shown]
-    return [usage_of(status, now, most_lines=share) for status in found], len(each) - len(shown)
-
-
-def _begun(status: RunStatus) -> list[int | None]:
-    """The tasks of an array that have begun; None for another run itself."""
-    if status.tasks is None:
-        return [None]
-    return [index for index, verdict in status.tasks.items() if verdict.state != names.PENDING]
+    return [usage_of(status, now, most_lines=share) for status in found], len(begun) - len(shown)
 
 
 def _out_table(usages: Sequence[Usage], notes: Sequence[Note], omitted: int) -> None:

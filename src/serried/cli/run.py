@@ -70,6 +70,11 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
     if prepared.plan.smoke:
         console.say_behind("", smoke_text(prepared.plan), "quiet")
     options.say_about(prepared.notes, prepared.warnings)
+
+    def harmless_bytes(line: bytes) -> bytes:
+        """A nested progress bar moves the cursor to lines that other ranks have written since."""
+        return harmless(line.decode("utf-8", "replace")).encode()
+
     began = time.time()
     stream = sys.stderr if as_json else sys.stdout
     bottom = console.MovingLine(stream)
@@ -80,7 +85,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
         # With --json, stdout gets that one value alone.
         output=sys.stderr.buffer if as_json else None,
         show_unfinished=lambda texts: bottom.update(*unfinished_lines(texts)),
-        clean=_harmless if console.is_terminal(stream) else bytes,
+        clean=harmless_bytes if console.is_terminal(stream) else bytes,
     )
     if as_json:
         run_view.out_runs([status(outcome.record).to_json()])
@@ -89,60 +94,38 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
     sys.exit(outcome.status)
 
 
-def _harmless(line: bytes) -> bytes:
-    """A nested progress bar moves the cursor to lines that other ranks have written since."""
-    return harmless(line.decode("utf-8", "replace")).encode()
-
-
 def _print_end(outcome: Outcome, task: int | None, began: float) -> None:
     """Print how the run ended, and the next steps. `task` is the first task of an array: each task has its own logs."""
-    run, end = outcome.record.id, outcome.end or {}
-    logs = f"serried logs {run}" if task is None else f"serried logs {run}/{task}"
+    record, run, end = outcome.record, outcome.record.id, outcome.end or {}
+    logs = (f"serried logs {run}" if task is None else f"serried logs {run}/{task}", "its output")
+    steps: list[tuple[str, str]] = []
     console.say()
     seconds = end.get("seconds")
     took = f" after {duration(seconds)}" if isinstance(seconds, int | float) else ""
     if outcome.status == 0:
-        if outcome.record.summary.smoke:
-            console.say(f"smoke test: {smoke_result(outcome.record, None)}")
+        if record.summary.smoke:
+            console.say(f"smoke test: {smoke_result(record, None)}")
         console.say(f"{console.style('completed', 'good', sys.stderr)}{took}")
-        console.say(f"its files are in {outcome.record.where.path}")
-        _print_changes(outcome, began)
-        for warning in warnings(end):
-            console.warning(printable(warning["message"]))
-        console.next_steps(
-            [
-                (logs, "its output"),
-                (f"serried show {run}", "plan, timeline and files"),
-                _submit_step(click.get_current_context().meta[options.WORDS]),
-            ]
-        )
-        return
-    if outcome.status == INTERRUPTED:
+        again = _submit_step(click.get_current_context().meta[options.WORDS])
+        steps = [logs, (f"serried show {run}", "plan, timeline and files"), again]
+    elif outcome.status == INTERRUPTED:
         console.say(f"interrupted{took}")
-        console.say(f"its files are in {outcome.record.where.path}")
-        _print_changes(outcome, began)
-        return
-    known = status(outcome.record).verdict  # if every agent was killed before it wrote the end
-    message = end.get("message") or known.message or f"it ended with status {outcome.status}"
-    state = end.get("state") or (known.state if known.has_ended else names.FAILED)
-    console.say(f"{console.style(str(state).lower(), 'bad', sys.stderr)}{took}: {printable(str(message))}")
-    console.say(f"its files are in {outcome.record.where.path}")
-    _print_changes(outcome, began)
-    console.next_steps(
-        [
-            (f"serried why {run}", "what happened, and what to do"),
-            (logs, "its output"),
-            (f"serried show {run}", "plan, timeline, and where its files are"),
-        ]
-    )
-
-
-def _print_changes(outcome: Outcome, began: float) -> None:
-    """Print the project's files that have changed since: other programs may have changed some of them."""
-    project, where = Path(outcome.record.plan.source.directory), outcome.record.where.path
-    found = outputs.changed_in_place(project, began, leave_out=where.parents[1])
-    if found.text_in_place:
-        console.say_behind("  ", f"changed in {project} while it ran: {found.text_in_place}", "quiet")
+    else:
+        known = status(record).verdict  # if every agent was killed before it wrote the end
+        message = end.get("message") or known.message or f"it ended with status {outcome.status}"
+        state = end.get("state") or (known.state if known.has_ended else names.FAILED)
+        console.say(f"{console.style(str(state).lower(), 'bad', sys.stderr)}{took}: {printable(str(message))}")
+        why = (f"serried why {run}", "what happened, and what to do")
+        steps = [why, logs, (f"serried show {run}", "plan, timeline, and where its files are")]
+    console.say(f"its files are in {record.where.path}")
+    project = Path(record.plan.source.directory)
+    # Other programs may have changed some of these files.
+    changed = outputs.changed_in_place(project, began, leave_out=record.where.path.parents[1])
+    if changed.text_in_place:
+        console.say_behind("  ", f"changed in {project} while it ran: {changed.text_in_place}", "quiet")
+    for warning in warnings(end) if outcome.status == 0 else ():
+        console.warning(printable(warning["message"]))
+    console.next_steps(steps)
 
 
 def _submit_step(words: Sequence[str]) -> tuple[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,39 +97,29 @@ def command(*, what: str | None, now: bool, node: int | None, dry_run: bool, **v
     if run is None and node is not None:
         raise UsageError("`--node` needs a run", hint="serried shell RUN --node N")
     if run is None:
-        _open(_requested(what, overrides, values), words, now=now, dry_run=dry_run)
+        if job := job_around(os.environ):
+            hint = "`serried run` uses all nodes of the job; `exit` leaves it"
+            raise UsageError(f"this shell is already in job {job.job}", hint=hint)
+        request = Request(
+            experiment=what,
+            command=None if what else A_SHELL,
+            overrides=overrides,
+            cluster=values["cluster"],
+            array="off",
+            name=values["name"] or f"{what or ''}-shell".strip("-"),
+        ).with_setting("project.snapshot", value=False)
+        _open(request, words, now=now, dry_run=dry_run)
     elif overrides or now or values["cluster"] or values["name"]:
         raise UsageError(
             f"`{what}` is a run, and a shell on its nodes uses its resources",
             hint="only `--node`, `--dry-run` and a command are allowed",
         )
     else:
-        _join(run, node or 0, words, dry_run=dry_run)
-
-
-def _join(run: Selection, node: int, words: tuple[str, ...], *, dry_run: bool) -> None:
-    status = statuses_of([run])[0]
-    argv, environment = foreground.join_command(status, node, words, os.environ)
-    if dry_run:
-        console.out(shlex.join(argv))
-    else:
-        sys.exit(shell.foreground(argv, env=environment))
-
-
-def _requested(what: str | None, overrides: Mapping[str, Any], values: Mapping[str, Any]) -> Request:
-    job = job_around(os.environ)
-    if job is not None:
-        raise UsageError(
-            f"this shell is already in job {job.job}", hint="`serried run` uses all nodes of the job; `exit` leaves it"
-        )
-    return Request(
-        experiment=what,
-        command=None if what else A_SHELL,
-        overrides=overrides,
-        cluster=values["cluster"],
-        array="off",
-        name=values["name"] or f"{what or ''}-shell".strip("-"),
-    ).with_setting("project.snapshot", value=False)
+        argv, environment = foreground.join_command(statuses_of([run])[0], node or 0, words, os.environ)
+        if dry_run:
+            console.out(shlex.join(argv))
+        else:
+            sys.exit(shell.foreground(argv, env=environment))
 
 
 def _open(request: Request, words: tuple[str, ...], *, now: bool, dry_run: bool) -> None:
@@ -152,11 +141,11 @@ def _open(request: Request, words: tuple[str, ...], *, now: bool, dry_run: bool)
 
 def _run(what: str | None) -> Selection | None:
     """The run that `what` names; None for an experiment's name or no word. Raises UsageError for any other word."""
-    if what is None or what in config.catalogue(Path.cwd(), os.environ).experiments:
+    known = config.catalogue(Path.cwd(), os.environ).experiments
+    if what is None or what in known:
         return None
     try:
         return run_view.select(what)
     except RunNotFoundError as error:
-        known = config.catalogue(Path.cwd(), os.environ).experiments
         hint = did_you_mean(what, known) or f"put a command after `--`: serried shell -- {shlex.quote(what)}"
         raise UsageError(f"`{what}` is neither an experiment nor a run", hint=hint) from error

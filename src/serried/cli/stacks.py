@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from serried.base.errors import SerriedError, UsageError
-from serried.base.text import compress
+from serried.base.text import compress, counted
 from serried.cli import run_view
 from serried.records import stacks
 from serried.records.index import Selection
@@ -70,10 +70,25 @@ def command(*, run: str, rank: int | None, as_json: bool) -> None:
         sys.exit(130)
     answer = _checked(answer, selection, rank)
     if as_json:
-        console.out_json(**_json(selection, attempt, answer))
+        keys = ("rank", "node", "host", "launch", "processes", "omitted")
+        console.out_json(
+            run=str(selection),
+            attempt=attempt.number,
+            ranks=[{key: getattr(one, key) for key in keys} for one in answer.ranks],
+            groups=[[one.rank for one in group] for group in stacks.groups(answer.ranks)],
+            silent_nodes=list(answer.silent),
+        )
     else:
-        _print(selection, answer, rank)
-    _warn_of_silent(selection, answer)
+        source = selection.record.plan.source.directory
+        trees = (str(selection.place.source), str(selection.record.where.source), str(source))
+        shown = overview(answer.ranks, trees, str(selection)) if rank is None else details(answer.ranks, trees)
+        for line in shown:
+            console.out(line)
+    if answer.silent:
+        nodes = ", ".join(f"{printable(host)} (node {node})" for node, host in answer.silent.items())
+        console.warning(f"no answer from {nodes}", hint=f"serried why {selection} shows whether these nodes are lost")
+        if not answer.ranks:
+            sys.exit(1)
 
 
 def _running_attempt(selection: Selection) -> AttemptDirectory:
@@ -103,43 +118,6 @@ def _checked(answer: stacks.StacksAnswer | None, selection: Selection, rank: int
     raise SerriedError(f"no rank of run `{selection}` runs now", hint=f"serried show {selection}")
 
 
-def _json(selection: Selection, attempt: AttemptDirectory, answer: stacks.StacksAnswer) -> dict[str, Any]:
-    return {
-        "run": str(selection),
-        "attempt": attempt.number,
-        "ranks": [
-            {
-                "rank": one.rank,
-                "node": one.node,
-                "host": one.host,
-                "launch": one.launch,
-                "processes": list(one.processes),
-                "omitted": one.omitted,
-            }
-            for one in answer.ranks
-        ],
-        "groups": [[one.rank for one in group] for group in stacks.groups(answer.ranks)],
-        "silent_nodes": list(answer.silent),
-    }
-
-
-def _print(selection: Selection, answer: stacks.StacksAnswer, rank: int | None) -> None:
-    plan = selection.record.plan
-    trees = (str(selection.place.source), str(selection.record.where.source), str(plan.source.directory))
-    shown = overview(answer.ranks, trees, str(selection)) if rank is None else details(answer.ranks, trees)
-    for line in shown:
-        console.out(line)
-
-
-def _warn_of_silent(selection: Selection, answer: stacks.StacksAnswer) -> None:
-    if not answer.silent:
-        return
-    nodes = ", ".join(f"{printable(host)} (node {node})" for node, host in answer.silent.items())
-    console.warning(f"no answer from {nodes}", hint=f"serried why {selection} shows whether these nodes are lost")
-    if not answer.ranks:
-        sys.exit(1)
-
-
 def overview(ranks: Sequence[RankStacks], trees: Sequence[str], run: str) -> list[str]:
     """A block for each group of ranks with the same stack of the main thread. Paths in `trees` are shown relative."""
     total = sum(one.rank != SCRIPT_RANK for one in ranks)
@@ -160,7 +138,9 @@ def _blocks(blocks: Iterable[Iterable[str]]) -> list[str]:
 
 def _group(group: RankGroup, total: int, trees: Sequence[str], run: str) -> Iterator[str]:
     share = f": {len(group)} of {total} ranks" if total > 1 and group[0].rank != SCRIPT_RANK else ""
-    yield f"{_ranks(group)} on {_hosts(group)}{share}"
+    hosts = list(dict.fromkeys(printable(one.host) for one in group))
+    named = ", ".join(hosts) if len(hosts) <= _NAMED_HOSTS else f"{hosts[0]} … {hosts[-1]} ({len(hosts)} nodes)"
+    yield f"{_ranks(group)} on {named}{share}"
     first = group[0]
     if first.main_frames:
         yield from _frames(first.main_frames, trees, "  ")
@@ -168,28 +148,18 @@ def _group(group: RankGroup, total: int, trees: Sequence[str], run: str) -> Iter
         yield "  could not be read: the system did not answer in time"
     else:
         yield from _without(first.processes[0], "  ")
-    more = _more(first)
-    if more:
-        yield f"  and {more}: serried stacks {run} --rank {first.rank}"
+    threads = sum(len(process["threads"]) for process in first.processes[:1]) - 1
+    children = len(first.processes) - 1 + first.omitted
+    parts = [counted(threads, "thread")] if threads > 0 else []
+    parts += ["1 child process" if children == 1 else f"{children} child processes"] if children > 0 else []
+    if parts:
+        yield f"  and {' and '.join(parts)}: serried stacks {run} --rank {first.rank}"
 
 
 def _ranks(ranks: Sequence[RankStacks]) -> str:
     if ranks[0].rank == SCRIPT_RANK:
         return "the script"
     return f"rank{'s' * (len(ranks) > 1)} {compress(one.rank for one in ranks)}"
-
-
-def _hosts(ranks: Sequence[RankStacks]) -> str:
-    hosts = list(dict.fromkeys(printable(one.host) for one in ranks))
-    return ", ".join(hosts) if len(hosts) <= _NAMED_HOSTS else f"{hosts[0]} … {hosts[-1]} ({len(hosts)} nodes)"
-
-
-def _more(rank: RankStacks) -> str:
-    threads = sum(len(process["threads"]) for process in rank.processes[:1]) - 1
-    children = len(rank.processes) - 1 + rank.omitted
-    parts = [f"{threads} threads"] if threads > 1 else ["1 thread"] if threads == 1 else []
-    parts += [f"{children} child processes"] if children > 1 else ["1 child process"] if children == 1 else []
-    return " and ".join(parts)
 
 
 def _process(rank: RankStacks, process: Mapping[str, Any], trees: Sequence[str]) -> Iterator[str]:

@@ -57,9 +57,7 @@ def wait_command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -
     try:
         with console.status_line("looking") as line:
             _make_certain(selections)
-            waiting = _Waiting()
-
-            shown = _Shown(line)
+            waiting, shown = _Waiting(), _Shown(line)
 
             def observe(found: Sequence[RunStatus]) -> None:
                 shown.update(found)
@@ -91,16 +89,14 @@ class _Waiting:
             if self._since.get(status.id, (None,))[0] != why:
                 self._since[status.id] = why, now
             is_waiting = bool(status.reason) and not status.has_ended and status.verdict.stale is None
-            if is_waiting and now - self._since[status.id][1] >= _PATIENCE_SECONDS:
-                self._explain(status)
+            is_known = self._said.get(status.id) == status.reason
+            if is_known or not is_waiting or now - self._since[status.id][1] < _PATIENCE_SECONDS:
+                continue
+            from serried.records.why import explain  # only for runs that wait
 
-    def _explain(self, status: RunStatus) -> None:
-        from serried.records.why import explain  # only for runs that wait
-
-        meaning = explain(status).meaning
-        if meaning and self._said.get(status.id) != status.reason:
-            self._said[status.id] = status.reason
-            console.say(f"{run_lines.how(status)}: {printable(meaning)}")
+            if meaning := explain(status).meaning:
+                self._said[status.id] = status.reason
+                console.say(f"{run_lines.how(status)}: {printable(meaning)}")
 
 
 class _Shown:
@@ -205,22 +201,20 @@ def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool) -> None:
     serried stop -y --save lr-sweep/17 a3k9
     """
     if save and now:
-        raise UsageError(
-            "`--save` and `--now` are mutually exclusive", hint="--save gives ranks time, --now gives them none"
-        )
+        hint = "--save gives ranks time, --now gives them none"
+        raise UsageError("`--save` and `--now` are mutually exclusive", hint=hint)
     selections = run_view.select_all(runs)
     found = statuses_of(selections)
     for status in found:
         if status.has_ended:
             run_view.say_how(status)
     live = [status for status in found if not status.has_ended]
-    _refuse_what_is_not_submitted(live)
-    if not live or not (yes or _agreed(live)):
+    if not live or not _may_stop(live, yes=yes):
         return
     requested = [] if now else [one for status in live for one in stopping.request(status, save=save)]
-    named = {status.id for status in live}
+    stopped = {status.id for status in live}
     for status in live:
-        if why := stopping.cancel(status, stopping.left(status, requested), now=now, stopped=named):
+        if why := stopping.cancel(status, stopping.left(status, requested), now=now, stopped=stopped):
             console.warning(f"{why}; the job stays in its queue, and ends itself when it starts")
     if requested:
         limits = [status.record.plan.limit for status in live]
@@ -233,23 +227,20 @@ def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool) -> None:
         run_view.say_how(status)
 
 
-def _refuse_what_is_not_submitted(live: Sequence[RunStatus]) -> None:
+def _may_stop(live: Sequence[RunStatus], *, yes: bool) -> bool:
+    """Whether the user confirms it, or has done so. Raises SubmissionUncertain for a run that may have no job."""
     for status in live:
         if status.state == SUBMITTING:
-            raise SubmissionUncertain(
-                f"run `{status.id}` is just being submitted by another command", hint=f"serried stop {status.id} later"
-            )
+            message = f"run `{status.id}` is just being submitted by another command"
+            raise SubmissionUncertain(message, hint=f"serried stop {status.id} later")
         if status.state == UNCERTAIN or status.summary is None:
             raise SubmissionUncertain(
                 f"it is not known whether the scheduler has run `{status.id}`",
                 hint=f"serried forget {status.id} gives it up: should the job exist, it ends itself when it starts",
             )
-
-
-def _agreed(live: Sequence[RunStatus]) -> bool:
-    named = ", ".join(f"{one.id} ({one.summary.name if one.summary else '?'}, {one.state})" for one in live[:_NAMED])
+    named = [f"{one.id} ({one.summary.name if one.summary else '?'}, {one.state})" for one in live[:_NAMED]]
     more = f" and {len(live) - _NAMED} more" if len(live) > _NAMED else ""
-    return run_view.agreed("stop", "stopped", f"{named}{more}")
+    return yes or run_view.agreed("stop", "stopped", ", ".join(named) + more)
 
 
 def _await(requested: list[Selection], grace: int, lead: int) -> None:
@@ -264,16 +255,11 @@ def _await(requested: list[Selection], grace: int, lead: int) -> None:
         console.note("stop requested; use `serried stop --now` to cancel immediately")
         sys.exit(130)
     for selection in left:
-        _end_by_force(selection, patience)
-
-
-def _end_by_force(selection: Selection, patience: int) -> None:
-    status = statuses_of([selection])[0]
-    if status.has_ended or status.job is None or status.summary is None:
-        return
-    job = selection.record.job_of(status.job, selection.task)
-    console.warning(f"{printable(str(selection))} did not end within {patience} s; cancelling job {job}")
-    stopping.end_job(status, job)
+        status = statuses_of([selection])[0]
+        if not status.has_ended and status.job is not None and status.summary is not None:
+            job = selection.record.job_of(status.job, selection.task)
+            console.warning(f"{printable(str(selection))} did not end within {patience} s; cancelling job {job}")
+            stopping.end_job(status, job)
 
 
 @click.command(epilog=run_view.HELP)
@@ -289,9 +275,8 @@ def forget_command(run: str, *, yes: bool) -> None:
     if not yes and not run_view.agreed("forget", "forgotten", f"the submission of {record.id}"):
         return
     job = reconcile.forget(record)
-    if job is not None:
-        console.note(
-            f"run {record.id} has started after all, as {jobs_text(job.split(','))}; `serried stop {record.id}` ends it"
-        )
-    else:
+    if job is None:
         console.say(f"forgot {record.id}: if its job starts after all, it ends itself")
+        return
+    as_jobs = jobs_text(job.split(","))
+    console.note(f"run {record.id} has started after all, as {as_jobs}; `serried stop {record.id}` ends it")

@@ -126,22 +126,13 @@ def ssh_tunnel(port: int, environ: Any, target: str = "") -> str:
     if len(words) != 4:
         return shlex.join([*forward, f"{user}@{host}"])
     *_, address, ssh_port = words
-    if _is_here(address):
-        return shlex.join([*forward, *(["-p", ssh_port] if ssh_port != "22" else []), f"{user}@{address}"])
-    jump = f"[{address}]" if ":" in address else address
-    return shlex.join(
-        [*forward, "-J", f"{user}@{jump}" + (f":{ssh_port}" if ssh_port != "22" else ""), f"{user}@{host}"]
-    )
-
-
-def _is_here(address: str) -> bool:
-    """Whether this machine has the address."""
-    try:
+    try:  # whether this machine has the address
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
             probe.bind((address, 0))
     except OSError:
-        return False
-    return True
+        jump = f"{user}@{f'[{address}]' if ':' in address else address}" + (f":{ssh_port}" if ssh_port != "22" else "")
+        return shlex.join([*forward, "-J", jump, f"{user}@{host}"])
+    return shlex.join([*forward, *(["-p", ssh_port] if ssh_port != "22" else []), f"{user}@{address}"])
 
 
 RELOAD_SECONDS = 30.0
@@ -187,7 +178,14 @@ def tensorboard_command(*, runs: tuple[str, ...]) -> None:
             shown = _application(tensorboard.program, folder, token)
         listener = loopback_listener("TensorBoard")
         _report_board(chosen, links, listener.getsockname()[1], token)
-        threading.Thread(target=_keep_adding, args=(links, chosen), daemon=True).start()
+
+        def keep_adding() -> None:
+            while True:
+                began = time.monotonic()
+                links.add(_with_sweeps(chosen))
+                time.sleep(max(RELOAD_SECONDS, _SHARE * (time.monotonic() - began)))
+
+        threading.Thread(target=keep_adding, daemon=True).start()
         try:
             server.serve(listener, server.below_token(shown, "serried tensorboard", token))
         except KeyboardInterrupt:
@@ -203,13 +201,6 @@ def _import_library(module: str, extra: str) -> Any:
             f"a library that `serried tensorboard` needs is not installed beside Serried: {error}",
             hint=install_hint(extra),
         ) from None
-
-
-def _keep_adding(links: _Links, chosen: Sequence[Selection]) -> None:
-    while True:
-        began = time.monotonic()
-        links.add(_with_sweeps(chosen))
-        time.sleep(max(RELOAD_SECONDS, _SHARE * (time.monotonic() - began)))
 
 
 def _with_sweeps(chosen: Sequence[Selection]) -> list[Selection]:
@@ -336,16 +327,33 @@ def command(*, run: str | None, port: int | None, path: Path | None) -> None:
     \b
       pip install '.[ui]'     in a clone of Serried
     """
-    app, server = _import_server()
+    try:
+        from serried.views.web import app, server
+        from serried.views.web import runs as web_runs
+    except ImportError as error:
+        message = f"the web page needs libraries that are not installed beside Serried: {error}"
+        raise MissingProgramError(message, hint=install_hint("ui")) from None
     if port is not None and path is not None:
         raise UsageError("`--port` and `--socket` exclude each other")
-    first = _address(run_view.select(run)) if run else "/"
+    first = "/"
+    if run:
+        selection = run_view.select(run)
+        is_sweep = selection.is_array and selection.record.plan.sweep is not None
+        first = f"/{'sweep' if is_sweep else 'run'}/{quote(str(selection), safe='')}"
     token = server.new_token()
     if path is not None:
         path = path.expanduser().absolute()
-    listener = server.unix_socket(path) if path is not None else _port(port)
+        listener = server.unix_socket(path)
+    else:
+        try:
+            listener = loopback_listener("page", port)
+        except OSError as error:
+            raise UsageError(
+                f"cannot listen on port {port}: {os.strerror(error.errno or 0).lower()}",
+                hint="leave out `--port`, and Serried takes a free one",
+            ) from error
     _report(listener, path, f"#token={token}&{first}")
-    runs = app.Runs()
+    runs = web_runs.Runs()
     runs.start()
     try:
         with shell.exit_on_signals():
@@ -357,32 +365,6 @@ def command(*, run: str | None, port: int | None, path: Path | None) -> None:
         runs.close()
         if path is not None:
             path.unlink(missing_ok=True)
-
-
-def _address(selection: Selection) -> str:
-    """The page of a run, behind the `#`; a whole sweep has a page of its own."""
-    is_sweep = selection.is_array and selection.record.plan.sweep is not None
-    return f"/{'sweep' if is_sweep else 'run'}/{quote(str(selection), safe='')}"
-
-
-def _import_server() -> tuple[Any, Any]:
-    try:
-        from serried.views.web import app, server
-    except ImportError as error:
-        raise MissingProgramError(
-            f"the web page needs libraries that are not installed beside Serried: {error}", hint=install_hint("ui")
-        ) from None
-    return app, server
-
-
-def _port(port: int | None) -> socket.socket:
-    try:
-        return loopback_listener("page", port)
-    except OSError as error:
-        raise UsageError(
-            f"cannot listen on port {port}: {os.strerror(error.errno or 0).lower()}",
-            hint="leave out `--port`, and Serried takes a free one",
-        ) from error
 
 
 def _report(listener: socket.socket, path: Path | None, fragment: str) -> None:
