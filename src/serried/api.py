@@ -76,35 +76,23 @@ class Calls:
 
         A function of a module that ranks can import is stored by its name, any other one by cloudpickle.
         """
-        library = self._library()
-        payload = {
-            "path": [os.path.relpath(_absolute(folder), project) for folder in sys.path if _is_in(folder, project)],
-            "function": _dumped(library, self.function, f"the function `{self.name}`"),
-            "calls": [_dumped(library, call, f"an argument of call {number}") for number, call in enumerate(self.each)],
-        }
-        return pickle.dumps(payload)
-
-    def _library(self) -> ModuleType:
-        """Cloudpickle if it is installed, else `pickle`. Raises UsageError for a function that pickle cannot store."""
         try:
-            return importlib.import_module("cloudpickle")
+            library = importlib.import_module("cloudpickle")
         except ImportError:
             if "<" in self.name or "." not in self.name or getattr(self.function, "__module__", None) == "__main__":
                 raise UsageError(
                     f"the function `{self.name}` is not in a module that ranks can import",
                     hint=f"move it into a module of the project, or {install_hint('functions')}",
                 ) from None
-            return pickle
-
-
-def _is_in(folder: str, project: Path) -> bool:
-    place = _absolute(folder)
-    return place.is_dir() and place.is_relative_to(project)
-
-
-def _absolute(folder: str) -> Path:
-    """A folder of `sys.path`, where "" is the current one."""
-    return Path(os.path.abspath(folder))  # noqa: PTH100 - links stay
+            library = pickle
+        folders = [Path(os.path.abspath(folder)) for folder in sys.path]  # noqa: PTH100 - links stay; "" is the current one
+        own = [folder for folder in folders if folder.is_dir() and folder.is_relative_to(project)]
+        payload = {
+            "path": [os.path.relpath(folder, project) for folder in own],
+            "function": _dumped(library, self.function, f"the function `{self.name}`"),
+            "calls": [_dumped(library, call, f"an argument of call {number}") for number, call in enumerate(self.each)],
+        }
+        return pickle.dumps(payload)
 
 
 def _dumped(library: ModuleType, value: Any, what: str) -> bytes:

@@ -27,13 +27,10 @@ def rate(step, per_second, samples, **more):
 
 def test_the_warm_up_is_a_share_or_a_number():
     assert [warm_up_steps(text, 95) for text in ("10%", "0%", "12.5%", "20", "0")] == [10, 0, 12, 20, 0]
-
-
-@pytest.mark.parametrize("text", ["", "ten", "100%", "-1", "1.5", "10 %x"])
-def test_another_warm_up_is_refused(text):
-    with pytest.raises(UsageError) as raised:
-        warm_up_steps(text, 10)
-    assert raised.value.message == f"`--warm-up {text}` is neither a share nor a number of steps"
+    for text in ("", "ten", "100%", "-1", "1.5", "10 %x"):
+        with pytest.raises(UsageError) as raised:
+            warm_up_steps(text, 10)
+        assert raised.value.message == f"`--warm-up {text}` is neither a share nor a number of steps"
 
 
 def test_steps_after_the_warm_up_count():
@@ -49,14 +46,8 @@ def test_the_pause_of_an_evaluation_does_not_count():
 
 
 def test_a_line_may_stand_for_several_steps_and_a_clock_may_be_set_back():
-    lines = [
-        Entry(1000.0, 10, {}),
-        Entry(1010.0, 20, {}),
-        Entry(400.0, 30, {}),
-        Entry(420.0, 40, {}),
-        Entry(None, 60, {}),
-        Entry(None, None, {}, resumed=3),
-    ]
+    moments = ((1000.0, 10), (1010.0, 20), (400.0, 30), (420.0, 40), (None, 60))
+    lines = [*(Entry(at, step, {}) for at, step in moments), Entry(None, None, {}, resumed=3)]
     found = rank_steps(lines, "0")
     assert (found.steps, found.seconds, found.step_seconds) == (20, 30.0, (1.0, 2.0))
 

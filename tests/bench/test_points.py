@@ -12,16 +12,8 @@ def shown(points):
 
 def test_one_rank_is_one_point_and_dp_stays_on_one_node():
     points = grid(nodes=[2, 1], ranks=[1, 2], launches=["agent", "mpirun"], methods=["dp", "ddp"], batch=8)
-    assert shown(points) == [
-        "1x1 single 8 0",
-        "1x2 dp 8 0",
-        "1x2 agent 8 0",
-        "1x2 mpirun 8 0",
-        "2x1 agent 8 0",
-        "2x1 mpirun 8 0",
-        "2x2 agent 8 0",
-        "2x2 mpirun 8 0",
-    ]
+    ways = ["1x1 single", "1x2 dp", *(f"{size} {way}" for size in ("1x2", "2x1", "2x2") for way in ("agent", "mpirun"))]
+    assert shown(points) == [f"{way} 8 0" for way in ways]
 
 
 def test_strong_scaling_divides_the_batch_and_shares_the_point_of_one_rank():
@@ -37,14 +29,8 @@ def test_strong_scaling_divides_the_batch_and_shares_the_point_of_one_rank():
 
 def test_all_points_come_before_the_second_repeat_each_followed_by_its_run_without_synchronisation():
     points = grid(nodes=[1], ranks=[1, 2], launches=["agent"], repeats=2, communication=True)
-    assert shown(points) == [
-        "1x1 single None 0",
-        "1x2 agent None 0",
-        "1x2 agent None 0 no-sync",
-        "1x1 single None 1",
-        "1x2 agent None 1",
-        "1x2 agent None 1 no-sync",
-    ]
+    runs = ("1x1 single None {}", "1x2 agent None {}", "1x2 agent None {} no-sync")
+    assert shown(points) == [run.format(repeat) for repeat in (0, 1) for run in runs]
 
 
 def test_a_process_of_dp_loads_the_batches_of_all_gpus():

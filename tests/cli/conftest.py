@@ -12,6 +12,7 @@ from building import CREATED, RunOnDisk
 from fake_scheduler import FakeScheduler
 from serried import cli, schedulers
 from serried.base.files import make_directory, write_json
+from serried.views import console
 
 REAL_SCHEDULER, REAL_SLEEP = schedulers.get, time.sleep
 
@@ -64,6 +65,18 @@ def _real_processes(monkeypatch, slurm, clock):  # noqa: ARG001 - it puts back w
     """Verbs here start real agents, and have to give them time."""
     monkeypatch.setattr(schedulers, "get", REAL_SCHEDULER)
     monkeypatch.setattr(time, "sleep", REAL_SLEEP)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """`terminal(60)`: from then on stdout is a terminal of so many columns, 80 by default, without colours."""
+
+    def begin(columns=80):
+        monkeypatch.setattr(console, "is_terminal", lambda _=None: True)
+        for name, value in (("COLUMNS", str(columns)), ("LINES", "24"), ("NO_COLOR", "1"), ("TERM", "xterm")):
+            monkeypatch.setenv(name, value)
+
+    return begin
 
 
 @pytest.fixture

@@ -55,24 +55,13 @@ def test_a_profile_learnt_from_slurm_is_used_checked_and_replaced_only_when_told
     lines = path.read_text().splitlines()
     checked = run("check", "--json")
     value = json.loads(checked.stdout)
-    assert (checked.exit_code, value["name"], value["differences"]) == (
-        1,
-        "oak",
-        [
-            {
-                "key": "partitions.lab.cpus",
-                "profile": "32",
-                "origin": f"{path}:{lines.index('cpus = 32') + 1}",
-                "cluster": "16",
-            },
-            {
-                "key": "partitions.gone",
-                "profile": "described",
-                "origin": f"{path}:{len(lines)}",
-                "cluster": "not there",
-            },
-        ],
-    )
+    cpus = {"key": "partitions.lab.cpus", "profile": "32", "cluster": "16"}
+    gone = {"key": "partitions.gone", "profile": "described", "cluster": "not there"}
+    differences = [
+        {**cpus, "origin": f"{path}:{lines.index('cpus = 32') + 1}"},
+        {**gone, "origin": f"{path}:{len(lines)}"},
+    ]
+    assert (checked.exit_code, value["name"], value["differences"]) == (1, "oak", differences)
     with pytest.raises(UsageError, match="exists already"):
         run("learn", "oak", "--save")
     assert run("learn", "oak", "--save", "--force").exit_code == 0
@@ -82,21 +71,11 @@ def test_a_profile_learnt_from_slurm_is_used_checked_and_replaced_only_when_told
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [(["learn"], "this machine has neither PBS nor Slurm"), (["check"], "this machine has neither PBS nor Slurm")],
-)
-def test_without_a_scheduler_there_is_nobody_to_ask(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str], message: str
-):
+def test_a_scheduler_that_is_away_or_missing_is_said_to_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError) as caught:
-        run(*words)
-    assert caught.value.message == message
-
-
-@pytest.mark.usefixtures("folder")
-def test_a_scheduler_that_is_away_is_said_to_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    for word in ("learn", "check"):
+        with pytest.raises(UsageError, match="this machine has neither PBS nor Slurm"):
+            run(word)
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in ("sbatch", "sinfo"):

@@ -15,31 +15,21 @@ from serried.schema.plan import Data, SideCommand, Staged
 from serried.views import console
 
 
-def test_several_ranks_are_told_apart(serried, make):
-    run = make(nodes=1, ranks=2).log(0, "loss 0.5\n").log(1, "loss 0.6\nno end")
-    run.ending()
+def test_several_ranks_are_told_apart_by_prefixes_of_one_width(serried, make):
+    make(nodes=1, ranks=2).log(0, "loss 0.5\n").log(1, "loss 0.6\nno end").ending()
     done = serried("logs", "last")
     assert (done.code, done.out, done.err) == (0, "[0] loss 0.5\n[1] loss 0.6\n[1] no end\n", "")
-
-
-def test_prefixes_are_aligned(serried, make):
-    run = make(nodes=2, ranks=6).log(0, "a\n").log(11, "b\n").ending()
-    assert run.plan.world_size == 12
-    assert serried("logs", "last").out == "[ 0] a\n[11] b\n"
+    make("m2n3p4", nodes=2, ranks=6).log(0, "a\n").log(5, "b\n").log(6, b"\x00\xff\xfe\x1b[2J\n").log(
+        11, "c\n"
+    ).ending()
+    assert serried("logs", "m2n3p4").out == "[ 0] a\n[ 5] b\n[ 6] \x00\ufffd\ufffd\x1b[2J\n[11] c\n"
+    assert serried("logs", "m2n3p4", "--node", "1").out == "[ 6] \x00\ufffd\ufffd\x1b[2J\n[11] c\n"
 
 
 def test_one_rank_goes_into_a_pipe_byte_for_byte(serried, make):
     hostile = "a\r\x1b[2J\x00é\n no end"
     make().log(2, hostile).ending()
     assert serried("logs", "last", "--rank", "2").out == hostile
-
-
-def test_one_node_alone(serried, make):
-    run = make()
-    for rank in range(4):
-        run.log(rank, f"{rank}\n")
-    run.ending()
-    assert serried("logs", "last", "--node", "1").out == "[2] 2\n[3] 3\n"
 
 
 def test_an_earlier_attempt_can_be_read(serried, make):
@@ -58,6 +48,10 @@ def test_an_earlier_attempt_can_be_read(serried, make):
         (("--rank", "4"), "error: run `k3f9q2` has no rank 4\n\nhint: its ranks are 0 to 3\n"),
         (("--node", "2"), "error: run `k3f9q2` has no node 2\n\nhint: its nodes are 0 to 1\n"),
         (("--rank", "0", "--node", "1"), "error: rank 0 does not run on node 1\n"),
+        (
+            ("--launch", "1"),
+            "error: run `k3f9q2` is not a job script, so it has no launches\n\nhint: `--rank R` prints one rank\n",
+        ),
     ],
 )
 def test_ranks_and_nodes_that_are_not_there_are_refused(serried, make, flags, message):
@@ -78,19 +72,14 @@ def test_a_terminal_gets_colours_and_no_other_escape_sequence(serried, make, mon
     assert serried("logs", "last").out == "\x1b[31mred\x1b[0m 5nend\n"
 
 
-def test_a_task_of_an_array_is_read_by_its_number(serried, make):
+def test_a_task_of_an_array_is_read_by_its_number_and_the_only_one_without(serried, make):
     make(indices=[0, 1], nodes=1, ranks=2).log(0, "zero\n", task=0).log(0, "one\n", task=1).ending(task=1)
     assert serried("logs", "last/1").out == "[0] one\n"
     whole = serried("logs", "last", "-f")
-    assert (whole.code, whole.err) == (
-        2,
-        "error: run `k3f9q2` is an array of 2 tasks\n\nhint: name one: serried logs k3f9q2/0\n",
-    )
-
-
-def test_the_only_task_of_an_array_needs_no_number(serried, make):
-    make(indices=[7], nodes=1, ranks=1).log(0, "seven\n", task=7).ending(task=7)
-    assert serried("logs", "last").out == "seven\n"
+    refusal = "error: run `k3f9q2` is an array of 2 tasks\n\nhint: name one: serried logs k3f9q2/0\n"
+    assert (whole.code, whole.err) == (2, refusal)
+    make("m2n3p4", indices=[7], nodes=1, ranks=1).log(0, "seven\n", task=7).ending(task=7)
+    assert serried("logs", "m2n3p4").out == "seven\n"
 
 
 def test_a_failed_launch_shows_what_the_jobs_script_said(serried, make):
@@ -178,9 +167,8 @@ def test_following_says_once_that_ranks_wait_for_data(serried):
 
 
 @pytest.mark.usefixtures("stages")
-def test_on_a_terminal_it_shows_how_far_that_is(serried, monkeypatch):
-    monkeypatch.setattr(console, "is_terminal", lambda _=None: True)
-    monkeypatch.setattr(console, "columns", lambda: 80)
+def test_on_a_terminal_it_shows_how_far_that_is(serried, terminal):
+    terminal()
     assert serried("logs", "-f", "last").out.split("\r\x1b[2K") == [
         "",
         "k3f9q2: staging 25 % of 12.0 GB at 100.0 MB/s, 1m30s left",
@@ -246,10 +234,8 @@ def test_commands_beside_the_ranks_have_logs_of_their_own(serried, make):
     assert serried("logs", "last", "--beside", "0", "--node", "1").out == "80 %\n"
     assert serried("logs", "last", "--beside", "1").out == "serving\n"
     refused = serried("logs", "last", "--beside", "2")
-    assert (refused.code, refused.err) == (
-        2,
-        "error: run `k3f9q2` has no command 2 of `beside`\n\nhint: its commands are 0 to 1\n",
-    )
+    refusal = "error: run `k3f9q2` has no command 2 of `beside`\n\nhint: its commands are 0 to 1\n"
+    assert (refused.code, refused.err) == (2, refusal)
 
 
 RANKS = "ranks 0-1 on node 0, ranks 2-3 on node 1"
@@ -270,28 +256,24 @@ def test_the_ranks_of_the_launches_of_a_script_have_logs_of_their_own(serried, s
     assert serried("logs", "last", "--launch", "1", "--rank", "3").out == "of 1\n"
     assert serried("logs", "last", "--rank", "0").out == "of 2\n"
     assert serried("logs", "last", "--node", "1").out == "[2] of 1\n[3] of 1\n"
+    assert serried("logs", "last", "--launcher").err == (
+        "note: the output of launchers in a job script is in that of the script: serried logs k3f9q2\n"
+    )
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--launch", "9"), "error: run `k3f9q2` has no launch 9\n\nhint: its launches are: 1, 2\n"),
-        (
-            ("--launch", "1", "--rank", "7"),
-            "error: launch 1 of run `k3f9q2` does not have rank 7\n\nhint: launch 1: " + RANKS + "\n",
-        ),
-        (
-            ("--rank", "7", "--node", "1"),
-            "error: no launch of run `k3f9q2` has rank 7 on node 1\n\nhint: launch 1: "
-            + RANKS
-            + "\n      launch 2: rank 0 on node 0\n",
-        ),
-    ],
-)
-def test_launches_and_ranks_that_a_script_has_not_started_are_refused(serried, scripted, flags, message):
+def test_launches_and_ranks_that_a_script_has_not_started_are_refused(serried, scripted):
     scripted.ending()
-    done = serried("logs", "last", *flags)
-    assert (done.code, done.err) == (2, message)
+    for flags, message, hint in (
+        ("--launch 9", "run `k3f9q2` has no launch 9", "its launches are: 1, 2"),
+        ("--launch 1 --rank 7", "launch 1 of run `k3f9q2` does not have rank 7", f"launch 1: {RANKS}"),
+        (
+            "--rank 7 --node 1",
+            "no launch of run `k3f9q2` has rank 7 on node 1",
+            f"launch 1: {RANKS}\n      launch 2: rank 0 on node 0",
+        ),
+    ):
+        done = serried("logs", "last", *flags.split())
+        assert (done.code, done.err) == (2, f"error: {message}\n\nhint: {hint}\n")
 
 
 def test_ranks_of_a_script_without_launches_are_refused(serried, make):
@@ -300,22 +282,6 @@ def test_ranks_of_a_script_without_launches_are_refused(serried, make):
     assert done.err == (
         "error: the script of run `k3f9q2` has started no ranks with logs of their own\n\n"
         "hint: `serried logs k3f9q2` prints the output of the script\n"
-    )
-
-
-def test_the_output_of_launchers_is_in_that_of_the_script(serried, scripted):
-    scripted.ending()
-    assert serried("logs", "last", "--launcher").err == (
-        "note: the output of launchers in a job script is in that of the script: serried logs k3f9q2\n"
-    )
-
-
-def test_launches_of_a_command_are_refused(serried, make):
-    make().ending()
-    done = serried("logs", "last", "--launch", "1")
-    assert (done.code, done.err) == (
-        2,
-        "error: run `k3f9q2` is not a job script, so it has no launches\n\nhint: `--rank R` prints one rank\n",
     )
 
 
@@ -402,10 +368,8 @@ def test_all_attempts_are_printed_in_their_order(serried, twice):
     )
     assert done.err == ""
     refused = serried("logs", "last", "--all-attempts", "--attempt", "1")
-    assert (refused.code, refused.err) == (
-        2,
-        "error: `--attempt` and `--all-attempts` contradict each other\n\nhint: leave one of them out\n",
-    )
+    refusal = "error: `--attempt` and `--all-attempts` contradict each other\n\nhint: leave one of them out\n"
+    assert (refused.code, refused.err) == (2, refusal)
 
 
 def test_a_damaged_end_of_an_attempt_is_left_out(serried, twice):
@@ -427,11 +391,13 @@ def test_following_all_attempts_begins_with_the_first(serried, twice, slurm, clo
     assert done.err == "k3f9q2 train COMPLETED after 10m00s of attempt 2\n"
 
 
-def test_the_last_lines_of_each_rank(serried, twice):
+def test_the_last_lines_of_each_rank(serried, twice, make):
     twice.ending(number=2)
     assert serried("logs", "last", "--tail", "2").out == "[0] two\n[0] three\n[1] four\n[1] five\n"
     assert serried("logs", "last", "--tail", "1", "--rank", "0").out == "three\n"
     assert serried("logs", "last", "-n", "9", "--rank", "1").out == "four\nfive"
+    make("m2n3p4", nodes=1, ranks=1, script=A_SCRIPT).launched("1", [0], text="a\nb\n").ending()
+    assert serried("logs", "m2n3p4", "--rank", "0", "--tail", "1").out == "b\n"
 
 
 def test_following_begins_with_the_last_lines(serried, twice, slurm, clock):
@@ -445,23 +411,10 @@ def test_following_begins_with_the_last_lines(serried, twice, slurm, clock):
     assert done.err.startswith(LATEST)
 
 
-def test_the_last_lines_of_a_launch_of_a_script(serried, make):
-    run = make(nodes=1, ranks=1, script=A_SCRIPT).launched("1", [0], text="a\nb\n")
-    run.ending()
-    assert serried("logs", "last", "--rank", "0", "--tail", "1").out == "b\n"
-
-
-def test_binary_output_of_several_ranks_is_printed(serried, make):
-    make(nodes=1, ranks=2).log(0, b"\x00\xff\xfe\x1b[2J\n").log(1, "text\n").ending()
-    done = serried("logs", "last")
-    assert (done.code, done.out) == (0, "[0] \x00\ufffd\ufffd\x1b[2J\n[1] text\n")
-
-
-def test_on_a_terminal_the_bars_of_several_ranks_move_at_the_bottom(serried, make, slurm, clock, monkeypatch):
+def test_on_a_terminal_the_bars_of_several_ranks_move_at_the_bottom(serried, make, slurm, clock, terminal):
     run = make(nodes=1, ranks=2).log(0, "\r 1%|")
     slurm.tell(Job("123", None, "RUNNING"))
-    monkeypatch.setattr(console, "is_terminal", lambda _=None: True)
-    monkeypatch.setattr(console, "columns", lambda: 80)
+    terminal()
     clock.then = [
         lambda: run.log(1, "\r 2%|"),
         lambda: run.log(0, "\n", append=True),

@@ -28,16 +28,10 @@ def a_gpu(busy, **others):
     return {**values, "temperature": [60, 61, 62], "clock": [1900, 1950, 1980], **others}
 
 
-def a_period(number, gpus, **ranks):
+def a_period(number, gpus, ranks=()):
     node = {"cpu": [1.0, 1.5, 2.0], "disk_free": 9 * GIB}
-    return {
-        "t": T + 30 * number,
-        "seconds": 30.0,
-        "count": 6,
-        "node": node,
-        "gpus": gpus,
-        "ranks": ranks.get("ranks", {}),
-    }
+    about = {"t": T + 30 * number, "seconds": 30.0, "count": 6}
+    return {**about, "node": node, "gpus": gpus, "ranks": dict(ranks)}
 
 
 PERIODS = (
@@ -81,31 +75,17 @@ def test_logged_steps_are_the_default(serried):
 @pytest.mark.usefixtures("run")
 def test_gpus_have_means_minima_and_maxima(serried):
     first, second, third = csv.DictReader(serried("metrics", "last", "--what", "gpus").out.splitlines())
-    assert {name: value for name, value in second.items() if value} == {
-        "time": "2026-11-18T11:08:10.000Z",
-        "seconds": "30",
-        "attempt": "1",
-        "node": "0",
-        "host": "n1",
-        "gpu": "1",
-        "busy": "80",
-        "busy_min": "75",
-        "busy_max": "82",
-        "memory": str(2 * GIB),
-        "memory_min": str(GIB),
-        "memory_max": str(3 * GIB),
-        "power": "640.5",
-        "power_min": "600",
-        "power_max": "690",
-        "temperature": "61",
-        "temperature_min": "60",
-        "temperature_max": "62",
-        "clock": "1950",
-        "clock_min": "1900",
-        "clock_max": "1980",
-        "throttled": "power-cap thermal",
-        "ecc_errors": "0",
-    }
+    expected = {"time": "2026-11-18T11:08:10.000Z", "seconds": "30", "attempt": "1", "node": "0", "host": "n1"}
+    expected |= {"gpu": "1", "throttled": "power-cap thermal", "ecc_errors": "0"}
+    for name, least, mean, most in (
+        ("busy", "75", "80", "82"),
+        ("memory", str(GIB), str(2 * GIB), str(3 * GIB)),
+        ("power", "600", "640.5", "690"),
+        ("temperature", "60", "61", "62"),
+        ("clock", "1900", "1950", "1980"),
+    ):
+        expected |= {name: mean, f"{name}_min": least, f"{name}_max": most}
+    assert {name: value for name, value in second.items() if value} == expected
     assert (first["gpu"], third["gpu"], third["xid"]) == ("0", "0", "79")
 
 

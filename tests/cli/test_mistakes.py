@@ -108,20 +108,13 @@ def test_a_group_has_a_command_help(words, monkeypatch, capsys):
     assert _said([group, "help", *rest], monkeypatch, capsys) == _said([*words, "--help"], monkeypatch, capsys)
 
 
-def test_help_on_help_is_the_help(monkeypatch, capsys):
-    helped = _said(["--help"], monkeypatch, capsys)
-    assert _said(["help", "help"], monkeypatch, capsys) == helped
-    assert _said(["help", "--help"], monkeypatch, capsys) == helped
+def test_help_on_help_on_arguments_and_on_what_is_no_command(monkeypatch, capsys):
+    def said(line):
+        return _said(line.split(), monkeypatch, capsys)
 
-
-def test_help_on_a_command_with_arguments_runs_nothing(monkeypatch, capsys):
-    words = ["help", "run", "--", "touch", "here"]
-    assert _said(words, monkeypatch, capsys) == _said(["run", "--help"], monkeypatch, capsys)
-
-
-def test_help_on_what_is_no_command_says_what_was_meant(monkeypatch, capsys):
-    said = _said(["help", "sbatch"], monkeypatch, capsys)
-    assert said.startswith("error: unknown command: `sbatch`\n\nhint: did you mean `serried submit`?")
+    assert said("help help") == said("help --help") == said("--help")
+    assert said("help run -- touch here") == said("run --help")
+    assert said("help sbatch").startswith("error: unknown command: `sbatch`\n\nhint: did you mean `serried submit`?")
 
 
 @pytest.mark.parametrize("group", ["lab", "config", "env", "image"])

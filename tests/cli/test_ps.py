@@ -8,7 +8,6 @@ from building import CREATED, a_live_node, live_of
 from serried.records import index, live
 from serried.schedulers.interface import Job
 from serried.schema.plan import Environment
-from serried.views import console
 
 NOW = CREATED + 3600
 
@@ -44,24 +43,24 @@ def test_everything_on_one_screen(serried):
 
 
 @pytest.mark.usefixtures("_screen")
-def test_a_terminal_of_80_columns_keeps_every_line_within_80(serried, monkeypatch):
-    monkeypatch.setattr(console, "is_terminal", lambda _=None: True)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("NO_COLOR", "1")
+def test_a_terminal_of_80_columns_keeps_every_line_within_80(serried, terminal):
+    terminal()
     lines = serried("ps").out.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[-1] == "dddddd  broken    FAILED     2x1/4 gpu  10m00s  rank 3 on n2 exited wi…, 49m ago"
 
 
-def test_long_names_give_way_before_the_note_does(serried, make, monkeypatch):
+def test_long_names_give_way_before_the_note_and_the_reason_before_the_expected_start(serried, make, slurm, terminal):
     make("aaaaaa", name="a" * 300, job="1").ending("FAILED")
-    monkeypatch.setattr(console, "is_terminal", lambda _=None: True)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("NO_COLOR", "1")
-    lines = serried("ps").out.splitlines()
-    assert lines == [
+    terminal()
+    assert serried("ps").out.splitlines() == [
         "ID      NAME                 STATE   SIZE     TIME    NOTE",
         "aaaaaa  aaaaaaaaaaaaaaaaaa…  FAILED  2x2 cpu  10m00s  rank 3 on n2 exi…, 49m ago",
+    ]
+    make("bbbbbb", name="a-name-of-twenty-four-xx", job="2")
+    slurm.tell(Job("2", None, "PENDING", reason="ReqNodeNotAvail", starts=NOW + 3599))
+    assert serried("ps", "bbbbbb").out.splitlines()[1:] == [
+        "bbbbbb  a-name-of-twenty-f…  PENDING  2x2 cpu  1h00m  ReqNode…, starts in 59m59s"
     ]
 
 
@@ -77,17 +76,6 @@ def test_a_note_in_a_pipe_keeps_its_end_within_80_columns(serried, make):
     make("aaaaaa").ending("FAILED", message="no `module load` " * 20)
     note = serried("ps").out.splitlines()[1].partition("10m00s  ")[2]
     assert (len(note), note[:20], note[-9:]) == (80, "no `module load` no ", ", 49m ago")
-
-
-def test_the_reason_gives_way_before_the_expected_start(serried, make, slurm, monkeypatch):
-    make("aaaaaa", name="a-name-of-twenty-four-xx", job="1")
-    slurm.tell(Job("1", None, "PENDING", reason="ReqNodeNotAvail", starts=NOW + 3599))
-    monkeypatch.setattr(console, "is_terminal", lambda _=None: True)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert serried("ps").out.splitlines()[1:] == [
-        "aaaaaa  a-name-of-twenty-f…  PENDING  2x2 cpu  1h00m  ReqNode…, starts in 59m59s"
-    ]
 
 
 def test_colours_only_where_they_are_wanted(serried, make, monkeypatch):
@@ -190,29 +178,24 @@ def test_an_array_counts_its_tasks_by_state(serried, make):
     assert "1/4 done, 1 failed, 1 timeout, 1 cancelled" in serried("ps").out
 
 
-def test_a_silent_scheduler_leaves_what_was_known_and_says_so(serried, make, slurm):
-    make()
-    slurm.tell(Job("123", None, "RUNNING"))
-    serried("ps")
-    slurm.answers = False
-    done = serried("ps")
-    assert done.code == 0
-    assert "as of just now" in done.out
-    assert done.err == (
-        "warning: the scheduler does not answer; the states of live runs are from just now; `sinfo` prints its error\n"
-    )
-
-
-def test_a_silent_scheduler_and_nothing_known_is_exit_code_3(serried, make, slurm):
+def test_a_silent_scheduler_leaves_what_was_known_and_without_that_it_is_exit_code_3(serried, make, slurm):
     make()
     slurm.answers = False
     done = serried("ps")
-    assert done.code == 3
-    assert "UNKNOWN" in done.out
+    assert (done.code, "UNKNOWN" in done.out) == (3, True)
     assert done.err == (
         "error: the scheduler does not answer, and nothing is known yet of k3f9q2\n"
         "\n"
         "hint: try again in a minute; the run itself does not need this command\n"
+    )
+    slurm.answers = True
+    slurm.tell(Job("123", None, "RUNNING"))
+    serried("ps")
+    slurm.answers = False
+    done = serried("ps")
+    assert (done.code, "as of just now" in done.out) == (0, True)
+    assert done.err == (
+        "warning: the scheduler does not answer; the states of live runs are from just now; `sinfo` prints its error\n"
     )
 
 
@@ -263,14 +246,7 @@ def test_the_cause_of_a_run_that_waits_is_the_code_of_its_schedulers_reason(serr
     assert (run["state"], run["reason"], run["cause"]) == ("PENDING", "AssocMaxJobsLimit", "site-limit")
 
 
-NOW, READ = CREATED + 3600, live.read
-
-
-@pytest.fixture
-def _terminal(monkeypatch):
-    monkeypatch.setattr(console, "is_terminal", lambda _=None: True)
-    for name, value in (("COLUMNS", "80"), ("LINES", "24"), ("NO_COLOR", "1"), ("TERM", "xterm")):
-        monkeypatch.setenv(name, value)
+READ = live.read
 
 
 @pytest.fixture
@@ -291,12 +267,8 @@ def _runs(running, make):
     running("cccccc", live_of(NOW - 720), job="3", name="headless")
     running("dddddd", live_of(NOW - 3, limit_seconds_left=600.0), job="4", name="slow")
     running("eeeeee", live_of(NOW - 3, a_live_node(step=None, output_age=431.0)), job="5", name="script")
-    running(
-        "ffffff",
-        live_of(NOW - 3, a_live_node(step=None, gpus=(), metrics={}, steps_per_second=None)),
-        job="6",
-        name="cpu",
-    )
+    no_steps = a_live_node(step=None, gpus=(), metrics={}, steps_per_second=None)
+    running("ffffff", live_of(NOW - 3, no_steps), job="6", name="cpu")
     running("gggggg", live_of(NOW - 3, a_live_node(step=5000, step_age=423.0)), job="7", name="saves")
     make("hhhhhh", name="broken", job="8").ending("FAILED")
 
@@ -316,8 +288,9 @@ def test_what_each_run_does_in_a_pipe(serried):
     )
 
 
-@pytest.mark.usefixtures("_runs", "_terminal")
-def test_80_columns_hold_what_matters_most_and_every_age(serried):
+@pytest.mark.usefixtures("_runs")
+def test_80_columns_hold_what_matters_most_and_every_age(serried, terminal):
+    terminal()
     lines = serried("ps").out.splitlines()
     assert lines == [
         "ID      NAME      STATE    SIZE     TIME    NOTE",
@@ -333,8 +306,8 @@ def test_80_columns_hold_what_matters_most_and_every_age(serried):
     assert max(map(len, lines)) <= 80
 
 
-@pytest.mark.usefixtures("_terminal")
-def test_what_agents_warn_of_is_named_where_the_metric_gives_way(serried, running):
+def test_what_agents_warn_of_is_named_where_the_metric_gives_way(serried, running, terminal):
+    terminal()
     lost = [{"code": "not-finite", "message": "`loss` is nan on rank 0"}, {"code": "gpu-idle", "message": "GPU 0 …"}]
     stalled = [{"code": "stalled", "message": "no step"}, {"code": 7, "message": "of another version"}]
     running("aaaaaa", live_of(NOW - 3, a_live_node(metrics={"loss": "nan"}), warnings=lost), job="1", name="diverges")
@@ -348,16 +321,21 @@ def test_what_agents_warn_of_is_named_where_the_metric_gives_way(serried, runnin
     ]
 
 
-@pytest.mark.usefixtures("_terminal")
-def test_with_several_projects_there_is_a_column_and_still_the_time_left(serried, running, make):
+def test_with_several_projects_there_is_a_column_and_still_the_time_left_and_a_whole_command(
+    serried, running, make, terminal
+):
+    terminal()
     running("aaaaaa", live_of(NOW - 3), job="1", name="a" * 40, ranks=16, gpus=8)
     make("bbbbbb", name="other", project="a-thesis-on-speech").ending("FAILED")
-    lines = serried("ps").out.splitlines()
-    assert lines == [
+    assert serried("ps").out.splitlines() == [
         "ID      PROJECT       NAME      STATE    SIZE        TIME    NOTE",
         "aaaaaa  digits        aaaaaaa…  RUNNING  2x16/8 gpu  12m34s  24%, 20m left",
         "bbbbbb  a-thesis-on…  other     FAILED   2x2 cpu     10m00s  rank 3 on…, 49m ago",
     ]
+    missing = [{"kind": "results", "host": "n1", "node": 0, "folder": "/disk/x", "files": 2, "problem": "full"}]
+    make("cccccc", name="c" * 40).ending(missing=missing)
+    note = serried("ps", "cccccc").out.splitlines()[1].partition("10m00s")[2]
+    assert note.strip() == "serried fetch cccccc, 49m ago"
 
 
 @pytest.mark.usefixtures("_runs")
@@ -375,6 +353,9 @@ def test_words_name_the_beginning_of_an_id_a_name_or_an_experiment(serried, make
     assert listed("--project", "speech") == ["xxxxxx"]
     assert listed("--project", "speech", "hea") == []
     assert serried("ps", "nothing").err == "no runs to show\n  serried ps --all   list all\n"
+    unknown = serried("ps", "--state", "runing")
+    assert (unknown.code, unknown.out) == (2, "")
+    assert unknown.err.startswith("error: unknown state: `runing`\n\nhint: one of pending, running, ")
 
 
 def test_a_filter_asks_the_scheduler_only_for_what_it_lists(serried, running, slurm):
@@ -384,36 +365,16 @@ def test_a_filter_asks_the_scheduler_only_for_what_it_lists(serried, running, sl
     assert slurm.polls == [("2",)]
 
 
-def test_an_unknown_state_is_refused(serried):
-    done = serried("ps", "--state", "runing")
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("error: unknown state: `runing`\n\nhint: one of pending, running, ")
-
-
-def test_json_has_the_progress_of_running_runs(serried, running, make):
-    running("aaaaaa", live_of(NOW - 3), job="1")
-    make("bbbbbb").ending()
-    runs = json.loads(serried("ps", "--json").out)["runs"]
-    progress = runs[0]["progress"]
-    assert [run["progress"] is None for run in runs] == [False, True]
-    assert (progress["step"], progress["total_steps"], progress["stale"]) == (1200, 5000, False)
-
-
-def test_a_run_that_runs_costs_one_more_file_and_others_none(serried, running, make, monkeypatch):
+def test_json_has_the_progress_of_running_runs_each_from_one_file(serried, running, make, monkeypatch):
     run = running("aaaaaa", live_of(NOW - 3), job="1")
     make("bbbbbb").ending()
     opened = []
     monkeypatch.setattr(live, "read", lambda path: opened.append(path) or READ(path))
-    serried("ps")
+    runs = json.loads(serried("ps", "--json").out)["runs"]
+    progress = runs[0]["progress"]
+    assert [run["progress"] is None for run in runs] == [False, True]
+    assert (progress["step"], progress["total_steps"], progress["stale"]) == (1200, 5000, False)
     assert opened == [run.attempt().live]
-
-
-@pytest.mark.usefixtures("_terminal")
-def test_a_command_in_a_note_is_never_cut(serried, make):
-    missing = [{"kind": "results", "host": "n1", "node": 0, "folder": "/disk/x", "files": 2, "problem": "full"}]
-    make("aaaaaa", name="a" * 40).ending(missing=missing)
-    note = serried("ps").out.splitlines()[1].partition("10m00s")[2]
-    assert note.strip() == "serried fetch aaaaaa, 49m ago"
 
 
 def test_a_damaged_live_json_is_as_good_as_none(serried, running):

@@ -6,16 +6,8 @@ import pytest
 
 from building import CREATED, a_live_node, live_of
 from serried.schedulers.interface import Job
-from serried.views import console
 
 NOW = CREATED + 3600
-
-
-@pytest.fixture
-def _terminal(monkeypatch):
-    monkeypatch.setattr(console, "is_terminal", lambda _=None: True)
-    for name, value in (("COLUMNS", "80"), ("LINES", "24"), ("NO_COLOR", "1"), ("TERM", "xterm")):
-        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
@@ -32,8 +24,8 @@ def interrupt():
     raise KeyboardInterrupt
 
 
-@pytest.mark.usefixtures("_terminal")
-def test_the_screen_is_drawn_again_until_ctrl_c(serried, running, clock, slurm):
+def test_the_screen_is_drawn_again_until_ctrl_c(serried, running, clock, slurm, terminal):
+    terminal()
     run = running(name="digits")
 
     def train():
@@ -42,26 +34,18 @@ def test_the_screen_is_drawn_again_until_ctrl_c(serried, running, clock, slurm):
     clock.then = [train, interrupt]
     done = serried("ps", "--watch")
 
-    assert done.out.split("\x1b[H\x1b[J") == [
-        "",
-        (
-            "2026-11-18 12:06:40, every 15s, Ctrl-C ends\n"
-            "\n"
-            "ID      NAME    STATE    SIZE     TIME    NOTE\n"
-            "aaaaaa  digits  RUNNING  2x2 cpu  12m34s  step 1200/5000 loss 0.312, 20m left\n"
-        ),
-        (
-            "2026-11-18 12:06:55, every 15s, Ctrl-C ends\n"
-            "\n"
-            "ID      NAME    STATE    SIZE     TIME    NOTE\n"
-            "aaaaaa  digits  RUNNING  2x2 cpu  12m49s  step 1300/5000 loss 0.312, 19m left\n"
-        ),
-    ]
+    assert done.out.split("\x1b[H\x1b[J") == ["", *(
+        f"2026-11-18 12:06:{at}, every 15s, Ctrl-C ends\n"
+        "\n"
+        "ID      NAME    STATE    SIZE     TIME    NOTE\n"
+        f"aaaaaa  digits  RUNNING  2x2 cpu  {time}  step {step}/5000 loss 0.312, {left} left\n"
+        for at, time, step, left in ((40, "12m34s", 1200, "20m"), (55, "12m49s", 1300, "19m"))
+    )]  # fmt: skip
     assert (done.code, done.err, len(slurm.polls)) == (0, "", 2)
 
 
-@pytest.mark.usefixtures("_terminal")
-def test_more_runs_than_lines_are_counted(serried, running, clock):
+def test_more_runs_than_lines_are_counted(serried, running, clock, terminal):
+    terminal()
     for at in range(40):
         letters = "abcdefghjk"
         running(letters[at // 10] * 3 + letters[at % 10] * 3, str(at))

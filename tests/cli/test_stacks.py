@@ -76,13 +76,11 @@ def test_a_rank_that_does_not_run_is_an_error_unless_its_node_may_be_silent(serr
     assert (done.code, done.out, done.err.splitlines()[0]) == (1, "", "warning: no answer from n1 (node 0)")
 
 
-def test_a_head_that_does_not_answer(serried, running):
+def test_a_head_that_does_not_answer_before_the_run_ends_or_at_all(serried, clock, running, head):
     done = serried("stacks", running.record.id)
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("error: the head agent of run `k3f9q2` did not answer\n")
 
-
-def test_a_run_that_ends_before_the_head_or_a_node_answers(serried, clock, running, head):
     def end_after_the_request():
         head()
         running.ending("CANCELLED")
@@ -93,23 +91,19 @@ def test_a_run_that_ends_before_the_head_or_a_node_answers(serried, clock, runni
     assert (done.code, done.out, done.err) == (1, "", message)
 
 
-def test_a_run_without_ranks_now(serried, make, ended):
+def test_a_run_without_ranks_now_and_a_whole_array(serried, make, ended):
     make("aaaaaa")
-    assert serried("stacks", "aaaaaa").err == (
-        "error: run `aaaaaa` has no running ranks: it is UNKNOWN\n\nhint: serried why aaaaaa\n"
-    )
     ended("bbbbbb")
-    assert serried("stacks", "bbbbbb").err == (
-        "error: run `bbbbbb` has no running ranks: it is COMPLETED\n\nhint: serried logs bbbbbb\n"
-    )
-
-
-@pytest.mark.parametrize("command", ["stacks", "attach"])
-def test_a_whole_array_has_no_ranks(serried, make, command):
-    make(indices=(3, 5))
-    assert serried(command, "last").err == (
-        f"error: run `k3f9q2` is an array, and each task has its own ranks\n\nhint: serried {command} k3f9q2/3\n"
-    )
+    make("cccccc", indices=(3, 5))
+    array = "is an array, and each task has its own ranks"
+    for words, message, hint in (
+        ("stacks aaaaaa", "has no running ranks: it is UNKNOWN", "why aaaaaa"),
+        ("stacks bbbbbb", "has no running ranks: it is COMPLETED", "logs bbbbbb"),
+        ("stacks cccccc", array, "stacks cccccc/3"),
+        ("attach cccccc", array, "attach cccccc/3"),
+    ):
+        run = words.split()[1]
+        assert serried(*words.split()).err == f"error: run `{run}` {message}\n\nhint: serried {hint}\n"
 
 
 def test_answers_of_a_thousand_nodes_are_not_looked_for_ten_times_a_second(serried, clock, running, monkeypatch):

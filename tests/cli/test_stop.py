@@ -8,7 +8,6 @@ import pytest
 from building import CREATED, as_json
 from serried.base.files import claim, make_directory, read_journal
 from serried.records import stopping
-from serried.records.record import Record
 from serried.schedulers.interface import Job
 from serried.schema.successor_commands import Commands
 from serried.views import console
@@ -51,16 +50,6 @@ def test_save_asks_to_save_first_and_waits_for_the_lead_and_the_grace(serried, m
     ]
     assert "warning: k3f9q2 did not end within 105 s; cancelling job 123\n" in done.err
     assert 105 <= clock.passed < 107
-
-
-def test_one_cannot_be_given_time_and_none(serried, make, slurm):
-    running(make, slurm)
-    done = serried("stop", "-y", "--save", "--now", "last")
-    assert (done.code, done.err) == (
-        2,
-        "error: `--save` and `--now` are mutually exclusive\n\nhint: --save gives ranks time, --now gives them none\n",
-    )
-    assert slurm.cancelled == []
 
 
 def test_one_that_does_not_end_in_time_is_cancelled(serried, make, slurm, clock):
@@ -185,14 +174,17 @@ def test_an_array_has_its_running_tasks_asked_and_its_waiting_ones_cancelled(ser
     assert "k3f9q2 train CANCELLED with exit code 143: 3 of 4 tasks did not complete; the first is 1" in done.err
 
 
-def test_without_a_terminal_it_insists_on_yes(serried, make, slurm):
-    running(make, slurm)
-    done = serried("stop", "last")
-    assert (done.code, done.err) == (
-        2,
-        "error: refusing to stop k3f9q2 (train, RUNNING) without confirmation\n\nhint: pass `--yes`\n",
-    )
+def test_a_request_that_is_refused_stops_nothing(serried, make, slurm):
+    run, both = running(make, slurm), "`--save` and `--now` are mutually exclusive"
+    for words, message, hint in (
+        ("last", "refusing to stop k3f9q2 (train, RUNNING) without confirmation", "pass `--yes`"),
+        ("-y --save --now last", both, "--save gives ranks time, --now gives them none"),
+        ("-y k3f9q2 nope", "unknown run: `nope`", "serried ps --all lists them"),
+    ):
+        done = serried("stop", *words.split())
+        assert (done.code, done.err) == (2, f"error: {message}\n\nhint: {hint}\n")
     assert slurm.cancelled == []
+    assert read_journal(run.attempt().control) == []
 
 
 @pytest.mark.parametrize("answer", ["y\n", "yes\n", "\n", "", "no\n", "yesterday\n"])
@@ -212,29 +204,14 @@ def test_one_that_has_ended_is_no_error(serried, make, slurm):
     assert (done.code, done.err, slurm.cancelled) == (0, "k3f9q2 train COMPLETED after 10m00s\n", [])
 
 
-def test_an_uncertain_one_is_for_forget(serried, make, slurm):
+def test_an_uncertain_run_is_for_forget_and_that_needs_a_terminal_or_yes(serried, make, slurm):
     make(job=None).submit("uncertain")
-    done = serried("stop", "-y", "last")
-    assert done.code == 3
-    assert "serried forget k3f9q2 gives it up" in done.err
-    assert slurm.cancelled == []
-
-
-def test_nothing_is_forgotten_without_a_terminal_or_yes(serried, make):
-    make(job=None).submit("uncertain")
+    uncertain = serried("stop", "-y", "last")
+    assert (uncertain.code, "serried forget k3f9q2 gives it up" in uncertain.err, slurm.cancelled) == (3, True, [])
     refused, forgotten = serried("forget", "last"), serried("forget", "-y", "last")
-    assert (refused.code, refused.err) == (
-        2,
-        "error: refusing to forget the submission of k3f9q2 without confirmation\n\nhint: pass `--yes`\n",
-    )
+    refusal = "error: refusing to forget the submission of k3f9q2 without confirmation\n\nhint: pass `--yes`\n"
+    assert (refused.code, refused.err) == (2, refusal)
     assert (forgotten.code, forgotten.err) == (0, "forgot k3f9q2: if its job starts after all, it ends itself\n")
-
-
-def test_a_run_that_cannot_be_found_stops_nothing(serried, make, slurm):
-    running(make, slurm)
-    assert serried("stop", "-y", "k3f9q2", "nope").code == 2
-    assert slurm.cancelled == []
-    assert read_journal(Record.load("k3f9q2").where.attempt(1).control) == []
 
 
 def test_now_takes_the_claims_of_further_jobs_and_cancels_them_too(serried, make, slurm):

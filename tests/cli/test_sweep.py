@@ -13,6 +13,7 @@ from building import a_failure
 from house import ROOT
 from serried.base.errors import install_hint
 from serried.base.files import make_directory, write_json
+from serried.records.record import Record
 from serried.schema.plan import ReportedMetric, Sweep
 from serried.sweeps import wandb_service
 from serried.views import console
@@ -104,10 +105,6 @@ def test_another_metric_that_the_experiment_or_the_sweep_prints_orders_the_trial
         assert [(trial["trial"], trial["value"]) for trial in shown["trials"]] == [(1, 1.0), (0, 2.0)]
 
 
-def test_one_form_of_output_at_a_time(serried):
-    assert serried("sweep", "show", "k3f9q2", "--csv", "--json").err.startswith("error: `--csv` excludes `--json`")
-
-
 @pytest.mark.usefixtures("a_sweep")
 def test_another_metric_reorders_the_trials(serried):
     shown = json.loads(serried("sweep", "show", "k3f9q2", "--metric", "loss:max", "--json").out)
@@ -134,21 +131,21 @@ def test_one_trial_is_no_sweep(serried):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--grid", "lr=1,2", "--grid", "lr=3"), "error: `lr` is given twice\n\nhint: list all its values in one"),
-        (("--grid", "seed=7,8", "--seeds", "3"), "error: `seeds` and the parameter `seed` exclude each other"),
+        ("--grid lr=1,2 --grid lr=3", "`lr` is given twice\n\nhint: list all its values in one"),
+        ("--grid seed=7,8 --seeds 3", "`seeds` and the parameter `seed` exclude each other"),
+        ("--random lr=1,2 --count 2 --method grid", "`--random lr` and `--method grid` exclude each other"),
+        ("--grid lr=1,2 --method random", "`--method random` draws nothing: `--grid` tries all of its values"),
+        ("--grid lr=1 --metric-from stdout:a(.)", "`--metric-from` needs the name of the metric"),
+        (
+            "--grid lr=1 --metric a:max --metric-from a(.)",
+            "`--metric-from a(.)` must be `stdout:REGEX` or `file:PATH:KEY`",
+        ),
+        ("--grid lr=1 --metric a:max --metric-from stdout:(", "`--metric-from stdout:(` is not a regular expression"),
     ],
 )
-def test_parameters_that_contradict_each_other_are_refused(options, message, serried):
-    done = serried("sweep", *options, "--", "true")
-    assert done.code == 2
-    assert done.err.startswith(message)
-
-
-def test_without_a_value_no_best_parameters_are_suggested(make, serried):
-    run = make(name="train", indices=range(1), sweep=SWEEP)
-    write_json(run.where.trials, [{"lr": 0.1, "seed": 0}])
-    a_trial(run, 0, 0.9, state="FAILED")
-    assert "--best" not in serried("sweep", "show", "k3f9q2").err
+def test_options_that_contradict_each_other_are_refused(options, message, serried):
+    done = serried("sweep", *options.split(), "--", "true")
+    assert (done.code, done.err.startswith(f"error: {message}")) == (2, True), done.err
 
 
 def test_a_metric_that_no_trial_reports_is_named(make, serried):
@@ -163,25 +160,12 @@ def test_a_metric_that_no_trial_reports_is_named(make, serried):
         assert f"note: no trial has {what}\n" in done.err
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--metric-from", "stdout:a(.)"), "`--metric-from` needs the name of the metric"),
-        (("--metric", "a:max", "--metric-from", "a(.)"), "must be `stdout:REGEX` or `file:PATH:KEY`"),
-        (("--metric", "a:max", "--metric-from", "stdout:("), "is not a regular expression"),
-    ],
-)
-def test_a_wrong_place_of_the_metric_is_refused(options, message, serried):
-    done = serried("sweep", "--grid", "lr=1", *options, "--", "true")
-    assert done.code == 2
-    assert message in done.err
-
-
 @pytest.mark.usefixtures("a_sweep")
 def test_csv_has_a_line_for_each_trial(serried):
     lines = serried("sweep", "show", "k3f9q2", "--csv").out.splitlines()
     assert lines[:2] == ["trial,state,val_acc,seconds,lr,seed", "1,COMPLETED,0.9812,362,0.1,1"]
     assert len(lines) == 7
+    assert serried("sweep", "show", "k3f9q2", "--csv", "--json").err.startswith("error: `--csv` excludes `--json`")
 
 
 def test_a_value_that_is_not_a_number_counts_as_missing(a_sweep, serried):
@@ -202,28 +186,20 @@ def test_a_later_run_of_the_sweep_replaces_the_trials_that_it_repeats(a_sweep, m
     assert len(shown["trials"]) == 6
 
 
-def test_a_sweep_without_a_completed_trial_has_no_best(make, serried):
+def test_a_sweep_without_a_metric_or_a_completed_trial_has_no_best(make, serried):
     run = make(indices=range(1), sweep=SWEEP)
     write_json(run.where.trials, [{"lr": 0.1, "seed": 0}])
     a_trial(run, 0, 0.5, state="FAILED", exit_code=1)
     done = serried("sweep", "show", "k3f9q2", "--best")
     assert (done.code, done.out) == (2, "")
     assert "no completed trial of sweep `k3f9q2` has logged `val_acc`" in done.err
-
-
-def test_a_sweep_without_a_metric_has_no_best(make, serried):
-    run = make(indices=range(1), sweep=SWEEP._replace(metric=""))
-    write_json(run.where.trials, [{"lr": 0.1, "seed": 0}])
-    a_trial(run, 0, 0.5)
-    assert serried("sweep", "show", "k3f9q2", "--best").code == 2
-    assert serried("sweep", "show", "k3f9q2").out.splitlines()[0].split() == [
-        "TRIAL",
-        "LR",
-        "SEED",
-        "STATE",
-        "TIME",
-        "NOTE",
-    ]
+    assert "--best" not in serried("sweep", "show", "k3f9q2").err
+    other = make("m2n3p4", indices=range(1), sweep=SWEEP._replace(first="m2n3p4", metric=""))
+    write_json(other.where.trials, [{"lr": 0.1, "seed": 0}])
+    a_trial(other, 0, 0.5)
+    assert serried("sweep", "show", "m2n3p4", "--best").code == 2
+    head = serried("sweep", "show", "m2n3p4").out.splitlines()[0]
+    assert head.split() == ["TRIAL", "LR", "SEED", "STATE", "TIME", "NOTE"]
 
 
 def test_a_sweep_at_wandb_shows_its_page_and_what_its_agents_started(make, serried):
@@ -239,26 +215,28 @@ def test_a_sweep_at_wandb_shows_its_page_and_what_its_agents_started(make, serri
     assert (refused.code, "W&B gives each trial to one agent" in refused.err) == (2, True)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ((), "a sweep at W&B needs a number of trials"),
-        (("--count", "3", "--grid", "lr=1,2"), "`ada/digits/x1y2z3` has its parameters at W&B"),
-        (("--count", "3", "--seeds", "2"), "`ada/digits/x1y2z3` has its parameters at W&B"),
-    ],
-)
-def test_what_is_at_wandb_cannot_be_given_here(options, message, serried):
-    done = serried("sweep", "ada/digits/x1y2z3", *options)
-    assert (done.code, message in done.err) == (2, True)
+def test_what_is_at_wandb_cannot_be_given_here(serried):
+    for options, message in (
+        ("", "a sweep at W&B needs a number of trials"),
+        ("--count 3 --grid lr=1,2", "`ada/digits/x1y2z3` has its parameters at W&B"),
+        ("--count 3 --seeds 2", "`ada/digits/x1y2z3` has its parameters at W&B"),
+    ):
+        done = serried("sweep", "ada/digits/x1y2z3", *options.split())
+        assert (done.code, message in done.err) == (2, True)
 
 
 def test_other_runs_and_lost_parameters_are_errors(make, serried):
     make()
-    done = serried("sweep", "show", "k3f9q2")
-    assert (done.code, "is not a sweep" in done.err) == (2, True)
     make("p4m7wd", indices=range(2), sweep=SWEEP._replace(first="p4m7wd"))
-    done = serried("sweep", "show", "p4m7wd")
-    assert (done.code, "`trials.json` of run `p4m7wd` cannot be read" in done.err) == (1, True)
+    make("m2n3p4", indices=range(2), sweep=SWEEP._replace(first="m2n3p4", seeds=1))
+    write_json(Record.load("m2n3p4").where.trials, [{"lr": 0.1}, {}])
+    for words, code, message in (
+        ("sweep show k3f9q2", 2, "is not a sweep"),
+        ("sweep show p4m7wd", 1, "`trials.json` of run `p4m7wd` cannot be read"),
+        ("submit --from-sweep m2n3p4/1 --dry-run -- true", 2, "trial 1 of sweep `m2n3p4` has no parameters yet"),
+    ):
+        done = serried(*words.split())
+        assert (done.code, message in done.err.splitlines()[0]) == (code, True)
 
 
 @pytest.mark.usefixtures("a_sweep")
@@ -293,10 +271,8 @@ def test_a_picture_needs_matplotlib_and_a_metric(make, serried, monkeypatch, tmp
     assert (done.code, "sweep `k3f9q2` has no metric" in done.err) == (2, True)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     done = serried(*show)
-    assert (done.code, done.err) == (
-        2,
-        f"error: `--plot` needs matplotlib, which is not installed\n\nhint: {install_hint('sweeps')}\n",
-    )
+    refusal = f"error: `--plot` needs matplotlib, which is not installed\n\nhint: {install_hint('sweeps')}\n"
+    assert (done.code, done.err) == (2, refusal)
 
 
 def test_importance_follows_the_table_once_there_are_enough_trials(make, serried):
@@ -349,21 +325,6 @@ def test_a_mistyped_subcommand_is_recognised(words, message, hint, serried):
     assert (done.code, done.err.startswith(f"error: {message}"), f"hint: {hint}" in done.err) == (2, True, True)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--random", "lr=1,2", "--method", "grid"), "`--random lr` and `--method grid` exclude each other"),
-        (
-            ("--grid", "lr=1,2", "--method", "random"),
-            "`--method random` draws nothing: `--grid` tries all of its values",
-        ),
-    ],
-)
-def test_a_method_that_the_parameters_contradict_is_refused(options, message, serried):
-    done = serried("sweep", *options, "--count", "2", "--", "python")
-    assert (done.code, done.err.startswith(f"error: {message}")) == (2, True)
-
-
 @pytest.mark.usefixtures("_real_processes")
 def test_a_sweep_at_wandb_is_created_after_confirmation_and_named_if_the_submit_fails(serried, tmp_path, monkeypatch):
     project, created, asked = tmp_path / "project", [], []
@@ -388,13 +349,6 @@ def test_a_sweep_at_wandb_is_created_after_confirmation_and_named_if_the_submit_
     assert "note: created the sweep `ada/my digits/x1y2z3` at W&B" in failed.err
     assert "`serried sweep 'ada/my digits/x1y2z3' --count 2` starts its agents" in failed.err
     assert asked == ["create the sweep at W&B anyway?"] * 2
-
-
-def test_a_trial_that_has_not_drawn_its_parameters_is_no_place_to_take_them_from(make, serried):
-    run = make(indices=range(2), sweep=SWEEP._replace(seeds=1))
-    write_json(run.where.trials, [{"lr": 0.1}, {}])
-    done = serried("submit", "--from-sweep", "k3f9q2/1", "--dry-run", "--", "true")
-    assert (done.code, done.err.splitlines()[0]) == (2, "error: trial 1 of sweep `k3f9q2` has no parameters yet")
 
 
 TOML = """

@@ -95,23 +95,8 @@ def test_without_a_key_the_command_says_where_it_looks(serried, offline, calls, 
     offline("k3f9q2", "1-k3f9q2")
     monkeypatch.delenv("WANDB_API_KEY")
     done = serried("track", "sync")
-    assert (done.code, done.err) == (
-        1,
-        "error: wandb has no key here\n\nhint: run `wandb login`, or set `WANDB_API_KEY`\n",
-    )
-    assert calls() == []
-
-
-def test_a_server_that_cannot_be_reached_is_an_error_and_no_wait(serried, offline, calls, monkeypatch):
-    """`wandb sync` would retry for ever."""
-    offline("k3f9q2", "1-k3f9q2")
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:1")
-    done = serried("track", "sync")
-    assert (done.code, calls()) == (3, [])
-    assert done.err == (
-        "error: cannot connect to `http://127.0.0.1:1`\n\n"
-        "hint: run this command on a machine with internet, such as a login node\n"
-    )
+    refusal = "error: wandb has no key here\n\nhint: run `wandb login`, or set `WANDB_API_KEY`\n"
+    assert (done.code, done.err, calls()) == (1, refusal, [])
 
 
 def test_the_experiments_server_and_the_projects_key_are_used_for_each_run(
@@ -138,7 +123,10 @@ def test_a_run_without_a_server_does_not_hold_up_the_others(serried, offline, ca
     offline("k3f9q2", "1-k3f9q2")
     done = serried("track", "sync", "a2a2a2", "k3f9q2")
     assert (done.code, len(calls())) == (3, 1)
-    assert "cannot connect to `http://127.0.0.1:1`" in done.err
+    assert done.err == (  # `wandb sync` would retry for ever
+        "error: cannot connect to `http://127.0.0.1:1`\n\n"
+        "hint: run this command on a machine with internet, such as a login node\n"
+    )
     assert [line.split()[2] for line in done.out.splitlines()] == ["SYNCED", "no", "yes"]
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from serried.base.errors import install_hint
 from serried.cli import ui
+from serried.views import web
 from waiting import until
 
 
@@ -88,18 +89,14 @@ def test_a_signal_ends_it_and_removes_the_socket(start, tmp_path, number):
     assert not path.exists()
 
 
-def test_a_dead_socket_is_replaced_and_one_in_use_is_not(start, tmp_path):
+@pytest.mark.usefixtures("_real_processes")
+def test_a_dead_socket_is_replaced_and_one_in_use_is_not(start, tmp_path, serried):
     path = tmp_path / "ui.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     start("--socket", str(path))
-    again = subprocess.run(
-        [sys.executable, "-m", "serried", "ui", "--socket", str(path)], capture_output=True, text=True, check=False
-    )
-    assert (again.returncode, again.stderr.splitlines()[0]) == (
-        2,
-        f"error: cannot listen on `{path}`: address already in use",
-    )
+    again = serried("ui", "--socket", str(path))
+    assert (again.code, again.err.splitlines()[0]) == (2, f"error: cannot listen on `{path}`: address already in use")
     assert path.exists()
 
 
@@ -122,24 +119,20 @@ def test_without_an_output_it_serves_until_a_signal(tmp_path):
         process.kill()
 
 
-def test_a_taken_port_is_an_error():
+def test_a_taken_port_is_an_error(serried):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = subprocess.run(
-            [sys.executable, "-m", "serried", "ui", "--port", str(port)], capture_output=True, text=True, check=False
-        )
+        done = serried("ui", "--port", str(port))
     message = f"error: cannot listen on port {port}: address already in use"
     hint = "hint: leave out `--port`, and Serried takes a free one"
-    assert (done.returncode, done.stderr) == (2, f"{message}\n\n{hint}\n")
+    assert (done.code, done.err) == (2, f"{message}\n\n{hint}\n")
 
 
-def test_without_its_libraries_it_says_how_to_install_them(tmp_path):
-    (tmp_path / "uvicorn.py").write_text("raise ImportError('No module named uvicorn')\n")
-    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-m", "serried", "ui"], capture_output=True, text=True, check=False, env=environ
-    )
-    assert (done.returncode, done.stderr.partition("hint: ")[2]) == (2, f"{install_hint('ui')}\n")
+def test_without_its_libraries_it_says_how_to_install_them(serried, monkeypatch):
+    monkeypatch.delattr(web, "server", raising=False)
+    monkeypatch.setitem(sys.modules, "serried.views.web.server", None)
+    done = serried("ui")
+    assert (done.code, done.err.partition("hint: ")[2]) == (2, f"{install_hint('ui')}\n")
 
 
 def test_the_usual_port_depends_on_the_user_alone():

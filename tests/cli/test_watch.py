@@ -108,6 +108,9 @@ what would start sooner
   - see `serried queue a7b8c9`, which asks the scheduler
 """
     )
+    slurm.tell(Job("125", None, names.PENDING, name="train-a7b8c9", reason="Dependency"))
+    page = serried("watch", "a7b8c9", "--once").out
+    assert ("reason      Dependency" in page, "start sooner" in page) == (True, False)
 
 
 def test_between_attempts_neither_the_limit_nor_the_progress_of_the_last_one_is_shown(serried, make, slurm):
@@ -122,23 +125,12 @@ def test_between_attempts_neither_the_limit_nor_the_progress_of_the_last_one_is_
     assert [line for line in page.splitlines() if line.startswith((" time", " step"))] == [" time  1h00m"]
 
 
-def test_without_a_terminal_it_names_the_option_that_works(serried):
+def test_without_a_terminal_it_names_the_option_that_works(serried, monkeypatch):
     done = serried("watch")
     assert (done.code, done.out) == (2, "")
-    assert done.err == ("error: `serried watch` needs a terminal\n\nhint: serried watch --once prints the page once\n")
-
-
-def test_a_closed_stdin_is_not_a_terminal(serried, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", None)
-    assert "error: `serried watch` needs a terminal" in serried("watch").err
-
-
-def test_a_run_that_waits_for_another_is_not_sent_to_the_queue(serried, make, slurm):
-    make("a7b8c9", job="125")
-    slurm.tell(Job("125", None, names.PENDING, name="train-a7b8c9", reason="Dependency"))
-    done = serried("watch", "a7b8c9", "--once")
-    assert "reason      Dependency" in done.out
-    assert "start sooner" not in done.out
+    assert done.err == "error: `serried watch` needs a terminal\n\nhint: serried watch --once prints the page once\n"
+    monkeypatch.setattr(sys, "stdin", None)  # a closed one
+    assert serried("watch").err == done.err
 
 
 def test_without_textual_it_says_how_to_install_it(serried, monkeypatch):

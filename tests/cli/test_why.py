@@ -60,15 +60,26 @@ def test_the_node_that_was_lost_is_the_one_to_leave_out(serried, make):
     assert "on Slurm: --set 'resources.extra=[\"--exclude=n2\"]'\n" in said
 
 
-def test_a_signal_is_named(serried, make):
-    make().ending("FAILED", exit_code=139, cause="signal", first_failure=a_failure(exit_code=None, signal=11))
-    assert "  ended by        signal 11 (SIGSEGV)\n" in serried("why", "last").out
-
-
-def test_what_a_rank_said_when_it_failed_is_told(serried, make):
-    failure = a_failure(exit_code=5, error="SystemExit: 5", tail=[])
-    make().ending("FAILED", exit_code=5, first_failure=failure)
-    assert "  raised          SystemExit: 5\n  ended by        exit status 5\n" in serried("why", "last").out
+@pytest.mark.parametrize(
+    ("ending", "shown"),
+    [
+        (
+            {"cause": "signal", "first_failure": a_failure(exit_code=None, signal=11)},
+            "  ended by        signal 11 (SIGSEGV)\n",
+        ),
+        (
+            {"exit_code": 5, "first_failure": a_failure(exit_code=5, error="SystemExit: 5", tail=[])},
+            "  raised          SystemExit: 5\n  ended by        exit status 5\n",
+        ),
+        (
+            {"saved_step": 40, "first_failure": a_failure()},
+            "resume from its checkpoint of step 40: serried submit --resume k3f9q2 …",
+        ),
+    ],
+)
+def test_how_the_first_rank_failed_is_told(serried, make, ending, shown):
+    make().ending("FAILED", **ending)
+    assert shown in serried("why", "last").out
 
 
 def test_a_run_that_waits_gets_the_schedulers_reason_in_plain_words(serried, make, slurm):
@@ -282,13 +293,15 @@ def test_the_last_lines_of_a_failed_rank_choose_the_advice(line, key):
         (Ended("FAILED", "unrecorded", script=["cp: No space left on device"]), "disk-full"),
         (Ended("FAILED", "exit", on_full_disk=True), "disk-full"),
         (Ended("FAILED", "a cause of a later version"), "unrecorded"),
+        (Ended("LAUNCH_FAILED", "launch", script=["/usr/bin/python3: No module named horovod"]), "no-launcher"),
+        (Ended("LAUNCH_FAILED", "launch", script=["`mpirun` on n1 exited with status 1"]), "launch"),
     ],
 )
 def test_what_is_known_of_an_end_chooses_the_advice(ended, key):
     assert advice_for(ended) == (key, ADVICE[key])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ended", "key"),
     [
         (Ended("FAILED", "exit", is_here=True), "exit"),
@@ -312,16 +325,13 @@ def test_a_bug_is_looked_for_by_the_same_command_here(serried, make):
 
 
 def test_a_run_that_used_its_restarts_is_not_told_to_set_them(serried, make):
+    make("m2n3p4", time_seconds=5400).ending("TIMEOUT", exit_code=124, cause="limit")
+    assert "  - request more: serried submit --time 3h …\n" in serried("why", "m2n3p4").out  # than it had
     make(limit=Limit(restarts=2)).ending("TIMEOUT", exit_code=124, cause="limit", number=3)
-    said = serried("why", "last").out
+    said = serried("why", "k3f9q2").out
     assert "  - resume from its newest checkpoint: serried rerun k3f9q2\n" in said
     assert "  - or allow more attempts: serried submit --chain 6 …, or a longer --time\n" in said
     assert "limit.restarts`\n" not in said
-
-
-def test_more_time_is_more_than_it_had(serried, make):
-    make(time_seconds=5400).ending("TIMEOUT", exit_code=124, cause="limit")
-    assert "  - request more: serried submit --time 3h …\n" in serried("why", "last").out
 
 
 def test_where_each_rank_was_when_time_was_over(serried, make):
@@ -360,36 +370,24 @@ def test_a_submission_that_never_reached_the_scheduler_is_not_called_refused(ser
     said = serried("why", "last").out
     assert "  - submit it again: serried rerun k3f9q2\n" in said
     assert "did not take it" not in said
+    make("m2n3p4", job=None, indices=range(2)).submit("failed", message="the job did not reach the scheduler")
+    assert "  - submit it again: serried rerun m2n3p4 --all\n" in serried("why", "m2n3p4").out
 
 
-@for_each(
-    ("line", "key"),
-    [
+def test_memory_of_a_gpu_is_not_taken_for_that_of_the_node():
+    for line, key in (
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "gpu-memory"),
         ("RuntimeError: CUDA out of memory. Tried to allocate 2 GiB", "gpu-memory"),
         ("torch.AcceleratorError: CUDA error: out of memory", "gpu-memory"),
         ("MemoryError", "out-of-memory"),
-    ],
-)
-def test_memory_of_a_gpu_is_not_taken_for_that_of_the_node(line, key):
-    cause = diagnose.cause(Exit(0, 0, 1, None, 1.0, ended_by_us=False), [line])
-    assert (cause, advice_for(Ended("FAILED", cause, ["Traceback", line]))[0]) == ("out-of-memory", key)
+    ):
+        cause = diagnose.cause(Exit(0, 0, 1, None, 1.0, ended_by_us=False), [line])
+        assert (cause, advice_for(Ended("FAILED", cause, ["Traceback", line]))[0]) == ("out-of-memory", key)
 
 
 def test_each_pattern_leads_to_a_row():
     tables = (OF_OUTPUT, OF_SCRIPT, OF_LAUNCH)
     assert {key for table in tables for _, key in table} <= set(ADVICE)
-
-
-@for_each(
-    ("line", "key"),
-    [
-        ("/usr/bin/python3: No module named horovod", "no-launcher"),
-        ("`mpirun` on n1 exited with status 1, before it had started a rank", "launch"),
-    ],
-)
-def test_what_was_not_there_is_not_called_the_nodes_fault(line, key):
-    assert advice_for(Ended("LAUNCH_FAILED", "launch", script=[line]))[0] == key
 
 
 def test_a_job_that_never_starts_like_this_is_told_how_to_be_taken_back(serried, make, slurm):
@@ -413,11 +411,6 @@ def test_a_job_that_never_starts_like_this_is_told_how_to_be_taken_back(serried,
 def test_advice_asks_for_twice_the_memory_that_the_run_had(facts, option, make, serried):
     make(**facts).ending("FAILED", cause="signal", first_failure=a_failure(exit_code=None, signal=9))
     assert f"request more memory: {option}" in " ".join(serried("why", "last").out.split())
-
-
-def test_a_failed_run_with_a_checkpoint_can_be_resumed(serried, make):
-    make().ending("FAILED", saved_step=40, first_failure=a_failure())
-    assert "resume from its checkpoint of step 40: serried submit --resume k3f9q2 …" in serried("why", "last").out
 
 
 def test_no_advice_for_a_sweep_of_w_and_b_is_refused(serried, make):

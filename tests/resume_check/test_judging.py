@@ -104,7 +104,7 @@ def changed(*digests):
 
 
 def write(place, attempt, events, *, rank=0, node=0):
-    path = judge.path_of(place, attempt, rank, node)
+    path = place.attempt(attempt).node(node) / f"rehearsal-{rank}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(event) + "\n" for event in events) + '{"torn')
     place.attempt(attempt).control.touch()
@@ -274,7 +274,7 @@ def test_each_attempt_that_waits_is_asked_once(tmp_path):
     write(place, 1, [begin(), *made(1)])
     prompter.tick()
     write(place, 1, [begin(), *made(1), {"event": "waiting", "step": 1}])
-    path = judge.path_of(place, 1)
+    path = place.attempt(1).node(0) / "rehearsal-0.jsonl"
     path.write_text(path.read_text().removesuffix('{"torn'))
     prompter.tick()
     prompter.tick()

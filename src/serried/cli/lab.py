@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,6 @@ from serried.views import console
 
 if TYPE_CHECKING:
     from serried.config.definitions import Cluster
-
-Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 @click.group(cls=GroupWithHelp)
@@ -43,31 +41,20 @@ def command() -> None:
     """  # noqa: D301 - click wants the character itself: keep these lines
 
 
-def _size(function: Callable[..., None]) -> Callable[..., None]:
-    options: list[Decorator] = [
-        click.option("--nodes", default=4, show_default=True, metavar="N", help="Number of nodes."),
-        click.option("--gpus", type=int, metavar="G", help="GPUs on each node.  [default: 4]"),
-        click.option("--gpu-type", metavar="TYPE", help="GPU type, as in --gres=gpu:v100:2."),
-        click.option("--cpus", type=int, metavar="C", help=f"CPUs on each node.  [default: {lab.CPUS}]"),
-        click.option("--memory", metavar="SIZE", help="Memory of each node.  [default: 64G]"),
-        click.option("--like", metavar="CLUSTER", help="Node size and partitions of a cluster's profile."),
-        click.option("--accounting", is_flag=True, help="Start accounting (sacct); needs slurmdbd and MariaDB."),
-        click.option("--feature", "features", multiple=True, metavar="NAME", help="Node features, for --constraint."),
-        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A line for slurm.conf."),
-        click.option(
-            "--partition", "partitions", multiple=True, metavar="SPEC", help="Add a partition: 'short MaxTime=10'."
-        ),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
 _name = click.option("--name", default=None, metavar="NAME", help="Name of the lab, if there are several.")
 
 
 @command.command()
-@_size
+@click.option("--nodes", default=4, show_default=True, metavar="N", help="Number of nodes.")
+@click.option("--gpus", type=int, metavar="G", help="GPUs on each node.  [default: 4]")
+@click.option("--gpu-type", metavar="TYPE", help="GPU type, as in --gres=gpu:v100:2.")
+@click.option("--cpus", type=int, metavar="C", help=f"CPUs on each node.  [default: {lab.CPUS}]")
+@click.option("--memory", metavar="SIZE", help="Memory of each node.  [default: 64G]")
+@click.option("--like", metavar="CLUSTER", help="Node size and partitions of a cluster's profile.")
+@click.option("--accounting", is_flag=True, help="Start accounting (sacct); needs slurmdbd and MariaDB.")
+@click.option("--feature", "features", multiple=True, metavar="NAME", help="Node features, for --constraint.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A line for slurm.conf.")
+@click.option("--partition", "partitions", multiple=True, metavar="SPEC", help="Add a partition: 'short MaxTime=10'.")
 @click.option(
     "--name",
     default=lab.DEFAULT_NAME,
@@ -78,16 +65,11 @@ _name = click.option("--name", default=None, metavar="NAME", help="Name of the l
 def up(
     *,
     name: str,
-    nodes: int,
-    gpus: int | None,
-    gpu_type: str | None,
-    cpus: int | None,
-    memory: str | None,
     like: str | None,
-    accounting: bool,
-    features: tuple[str, ...],
+    memory: str | None,
     settings: tuple[str, ...],
     partitions: tuple[str, ...],
+    **size: Any,
 ) -> None:
     """Start a lab.
 
@@ -97,14 +79,18 @@ def up(
     serried lab up --name mine --partition 'short MaxTime=10' --set KillWait=30
     serried lab up --like narval     nodes and partitions of that profile
     """  # noqa: D301 - click wants the character itself: keep these lines
-    given = {"gpus": gpus, "gpu_type": gpu_type, "cpus": cpus, "memory_mb": _memory(memory)}
-    model = _cluster(like) if like else None
-    size = {**(_size_of(model) if model else {}), **{key: value for key, value in given.items() if value is not None}}
+    for setting in settings:
+        if "=" not in setting:
+            raise UsageError(f"`--set` needs KEY=VALUE, got `{setting}`")
+    lines = dict(setting.split("=", 1) for setting in settings)
+    size = {key: value for key, value in {**size, "memory_mb": _memory(memory)}.items() if value is not None}
+    if like:
+        from serried import config
+
+        model = config.resolve(None, (), {}, like, Path.cwd(), os.environ).cluster
+        size, partitions = {**_size_of(model), **size}, (*_partitions_of(model), *partitions)
     with console.status_line("starting a lab") as line:
-        started = lab.up(
-            name, nodes=nodes, accounting=accounting, features=features, settings=_pairs(settings),
-            partitions=(*(_partitions_of(model) if model else ()), *partitions), progress=line.update, **size,
-        )  # fmt: skip
+        started = lab.up(name, settings=lines, partitions=partitions, progress=line.update, **size)
     _warn_of_names(started)
     chosen = "" if name == lab.DEFAULT_NAME else f" --name {name}"
     console.say(f"lab `{name}` is up: {_describe(started.status())}")
@@ -120,12 +106,6 @@ def _memory(text: str | None) -> int | None:
         return None if text is None else values.memory_part(text)
     except values.BadValue as error:
         raise UsageError(f"`--memory` {error}", hint=error.hint) from None
-
-
-def _cluster(name: str) -> Cluster:
-    from serried import config
-
-    return config.resolve(None, (), {}, name, Path.cwd(), os.environ).cluster
 
 
 def _size_of(cluster: Cluster) -> dict[str, Any]:
@@ -178,7 +158,22 @@ def status(*, as_json: bool) -> None:
     """List your labs and the states of their nodes."""
     found = [each.status() for each in lab.labs()]
     if as_json:
-        console.out_json(labs=[_as_json(each) for each in found])
+        documents = [
+            {
+                "name": each.name,
+                "directory": str(each.directory),
+                "is_up": each.is_up,
+                "temporary": each.temporary,
+                "gpus_per_node": each.spec.gpus,
+                "gpu_type": each.spec.gpu_type or None,
+                "accounting": each.spec.accounting,
+                "daemons": dict(each.daemons),
+                "nodes": dict(each.nodes),
+                "environment": {"SLURM_CONF": str(each.spec.slurm_conf)},
+            }
+            for each in found
+        ]
+        console.out_json(labs=documents)
         return
     for each in found:
         console.out(f"{each.name}  {_describe(each)}")
@@ -289,13 +284,6 @@ def _restart(found: lab.Lab, daemon: str) -> str:
     return f"serried lab restart {daemon}" + ("" if found.name == lab.DEFAULT_NAME else f" --name {found.name}")
 
 
-def _pairs(settings: tuple[str, ...]) -> dict[str, str]:
-    for setting in settings:
-        if "=" not in setting:
-            raise UsageError(f"`--set` needs KEY=VALUE, got `{setting}`")
-    return dict(setting.split("=", 1) for setting in settings)
-
-
 def _describe(found: lab.Status) -> str:
     spec = found.spec
     kind = f"{spec.gpu_type} " if spec.gpu_type else ""
@@ -307,18 +295,3 @@ def _describe(found: lab.Status) -> str:
     troubled = [f"{name} {state}" for name, state in found.nodes.items() if state.endswith("*") or "down" in state]
     words += [f"Slurm reports {', '.join(troubled)}"] * bool(troubled)
     return "; ".join([*words, str(found.directory)])
-
-
-def _as_json(found: lab.Status) -> dict[str, object]:
-    return {
-        "name": found.name,
-        "directory": str(found.directory),
-        "is_up": found.is_up,
-        "temporary": found.temporary,
-        "gpus_per_node": found.spec.gpus,
-        "gpu_type": found.spec.gpu_type or None,
-        "accounting": found.spec.accounting,
-        "daemons": dict(found.daemons),
-        "nodes": dict(found.nodes),
-        "environment": {"SLURM_CONF": str(found.spec.slurm_conf)},
-    }

@@ -51,7 +51,12 @@ def read(file: str, folder: Path, name: str | None = None) -> Imported:
     directives = script.directives
     text = script.text.decode(errors="replace").removeprefix("\ufeff")
     stated = {f"resources.{key}" for directive in directives.options for key in directive.keys}
-    settings: dict[str, Any] = {"script": _as_text(PurePath(file).as_posix())}
+    path = PurePath(file).as_posix()
+    quoted = path if re.fullmatch(r"[\w@%+=:,./-]+", path) else shlex.quote(path)
+    # A list if splitting the text would not give the path again.
+    settings: dict[str, Any] = {
+        "script": quoted if "\n" not in quoted and shell_words.split(quoted) == (path,) else [path]
+    }
     if directives.array:
         settings["array"] = directives.array
     settings |= {key: value for key, value in directives.settings.items() if key in stated}
@@ -60,20 +65,10 @@ def read(file: str, folder: Path, name: str | None = None) -> Imported:
     if _SHELLS.fullmatch(" ".join(script.interpreter)):
         read_script = ReadScript(text, file)
         if not script.dialect and (line := read_script.submits_others):
-            raise _refusal(file, line, read_script)
+            hint = f"import the script that it submits: serried import {read_script.submitted or 'SCRIPT'}"
+            if read_script.has_loop:
+                hint += "\nfor a job per value: `serried submit --commands FILE` or `--array 0-9`"
+            message = f"`{file}` submits jobs and is not a job script: line {line} calls the scheduler"
+            raise UsageError(message, hint=hint)
         suggestions = read_script.suggestions(shlex.quote(called))
     return Imported(called, file, settings, directives.notes, suggestions)
-
-
-def _as_text(path: str) -> str | list[str]:
-    """A list if splitting the text would not give the path again."""
-    quoted = path if re.fullmatch(r"[\w@%+=:,./-]+", path) else shlex.quote(path)
-    return quoted if "\n" not in quoted and shell_words.split(quoted) == (path,) else [path]
-
-
-def _refusal(file: str, line: int, script: ReadScript) -> UsageError:
-    hint = f"import the script that it submits: serried import {script.submitted or 'SCRIPT'}"
-    if script.has_loop:
-        hint += "\nfor a job per value: `serried submit --commands FILE` or `--array 0-9`"
-    message = f"`{file}` submits jobs and is not a job script: line {line} calls the scheduler"
-    return UsageError(message, hint=hint)

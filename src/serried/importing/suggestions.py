@@ -6,7 +6,7 @@ import re
 import shlex
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import PurePath
 from typing import NamedTuple
@@ -161,7 +161,7 @@ class ReadScript:
         found: dict[str, list[_Found]] = {}
         for each in self._every(name):
             found.setdefault(each.id, []).append(each)
-        for kind, enters in (("venv", _makes_venv), ("conda", _activates_conda)):
+        for kind, enters in _ENTERS.items():
             if group := found.get(kind):
                 others = [each for each in self.simple if any(map(enters, self._programs[each]))]
                 commands = {each.command for each in group} | set(others)
@@ -185,9 +185,6 @@ class ReadScript:
         name = re.escape(self.name)
         return re.search(rf"\$\{{?(?:0|BASH_SOURCE)\b|\bCommand=|(?:^|[\s/\"']){name}(?:$|[\s\"'])", words) is not None
 
-    def _is_local(self, word: str) -> bool:
-        return _LOCAL.search(self.expanded(word)) is not None
-
     # What there is to suggest
 
     def _every(self, name: str) -> Iterator[_Found]:
@@ -210,7 +207,7 @@ class ReadScript:
         """Copies to and from the disk of a node."""
         program, *arguments = _copy(words) or ("",)
         paths = [word for word in arguments if not word.startswith("-")]
-        places = [self._is_local(word) for word in paths]
+        places = [_LOCAL.search(self.expanded(word)) is not None for word in paths]
         others = [path for path, is_local in zip(paths, places, strict=True) if not is_local]
         if program and self._loop[command] in self._sleeping:
             sentence = (
@@ -298,7 +295,7 @@ class ReadScript:
 
     def _of_environment(self, command: Command, words: Sequence[str]) -> Iterator[_Found]:
         """Software."""
-        if file := _requirements(words):
+        if _installs(words) and (file := _file(words, "-r", "--requirement")):
             sentence = "every job installs packages; `environment.venv` builds the environment once, and after changes"
             yield _Found("venv", command, sentence, "environment.venv", toml.value(file))
         if (
@@ -343,15 +340,13 @@ class ReadScript:
         values = list(dict.fromkeys(each.value for each in group))
         value = f"[{', '.join(values)}]" if first.is_list else values[0]
         setting = f"{first.key} = {value}" if first.key else ""
-        line = self.line(first.command.start)
+        command, line = first.command, self.line(first.command.start)
         edits = tuple(sorted(set(self._edits([each.command for each in group if each.replaces]))))
-        return Suggestion(first.id, line, self._lines(first.command), first.sentence, setting, first.typed, edits)
-
-    def _lines(self, command: Command) -> str:
-        """The lines of a simple command, without its here-document."""
+        # The lines of the first command, without its here-document.
         end = max([command.start, *(at + len(it) for at, it in zip(command.places, command.words, strict=True))])
         start, stop = self.text.rfind("\n", 0, command.start) + 1, (self.text + "\n").find("\n", end)
-        return _shown(self.text[start:stop].replace("\\\n", " "))
+        text = _shown(self.text[start:stop].replace("\\\n", " "))
+        return Suggestion(first.id, line, text, first.sentence, setting, first.typed, edits)
 
     def _edits(self, commands: Iterable[Command]) -> Iterator[Edit]:
         """What to delete so that the commands do not run any more, and the rest is still a script."""
@@ -359,7 +354,8 @@ class ReadScript:
         words: set[tuple[Command, int]] = set()
         whole: list[Command] = []
         for command in commands:
-            secrets = [at for at, word in enumerate(command.words) if _sets_secret(word)]
+            assigned = [_ASSIGNS.fullmatch(word) for word in command.words]
+            secrets = [at for at, match in enumerate(assigned) if match and _SECRET.search(match[1])]
             if secrets and len(secrets) < len(_assignments(command)):
                 words |= {(command, at) for at in secrets}
             else:
@@ -482,11 +478,6 @@ def _assignments(command: Command) -> list[str]:
     return words if words and all("=" in word and _ASSIGNS.fullmatch(word) for word in words) else []
 
 
-def _sets_secret(word: str) -> bool:
-    match = _ASSIGNS.fullmatch(word)
-    return match is not None and _SECRET.search(match[1]) is not None
-
-
 def _base(words: Sequence[str]) -> str:
     return words[0].rsplit("/", 1)[-1] if words else ""
 
@@ -525,10 +516,6 @@ def _installs(words: Sequence[str]) -> bool:
     return _base(pip) in ("pip", "pip3") and "install" in pip[1:]
 
 
-def _requirements(words: Sequence[str]) -> str:
-    return _file(words, "-r", "--requirement") if _installs(words) else ""
-
-
 def _makes_venv(words: Sequence[str]) -> bool:
     """Makes or enters the environment, which Serried makes and enters itself."""
     enters = words[0] in ("source", ".") and len(words) > 1 and words[1].endswith("/bin/activate")
@@ -536,8 +523,11 @@ def _makes_venv(words: Sequence[str]) -> bool:
     return enters or makes or (_installs(words) and {"--upgrade", "pip"} <= set(words))
 
 
-def _activates_conda(words: Sequence[str]) -> bool:
-    return words[0] in ("conda", "mamba", "source") and words[1:2] == ("activate",)
+_ENTERS: dict[str, Callable[[Sequence[str]], bool]] = {
+    "venv": _makes_venv,
+    "conda": lambda words: words[0] in ("conda", "mamba", "source") and words[1:2] == ("activate",),
+}
+"""The commands that make or enter an environment which Serried makes and enters itself."""
 
 
 def _shown(text: str) -> str:

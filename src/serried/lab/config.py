@@ -101,11 +101,59 @@ def files(spec: Spec) -> dict[str, str]:
 
 
 def slurm_conf(spec: Spec) -> str:
-    settings = {**_identity(spec), **_daemons(spec), **_scheduling(spec), **_accounting(spec), **spec.settings}
-    lines = [f"{key}={value}" for key, value in settings.items()]
+    log, run = spec.directory / "log", spec.directory / "run"
+    settings: dict[str, object] = {
+        "ClusterName": CLUSTER,
+        "SlurmctldHost": f"{spec.hostname}(127.0.0.1)",
+        "SlurmctldPort": spec.port,
+        "SlurmUser": spec.user,
+        "SlurmdUser": spec.user,
+        "AuthType": "auth/munge",
+        # A requeued job waits for as long as a credential lives: 121 s by default.
+        "AuthInfo": f"socket={spec.munge_socket},cred_expire=10",
+        "CredType": "cred/munge",
+        "StateSaveLocation": spec.directory / "state",
+        "SlurmdSpoolDir": spec.directory / "spool/%n",
+        "SlurmctldPidFile": run / "slurmctld.pid",
+        "SlurmdPidFile": run / "%n.pid",
+        "SlurmctldLogFile": log / "slurmctld.log",
+        "SlurmdLogFile": log / "%n.log",
+        "SlurmctldSyslogDebug": "quiet",
+        "SlurmdSyslogDebug": "quiet",
+        "MailProg": "/bin/true",
+        "MpiDefault": "none",
+        "ReturnToService": 2,
+        "KillWait": 5,
+        "SlurmdTimeout": 20,
+        "InactiveLimit": 0,
+        # No cgroups: they would need root, and a hierarchy that nobody else minds.
+        "ProctrackType": "proctrack/linuxproc",
+        "TaskPlugin": "task/none",
+        "TaskProlog": spec.directory / TASK_PROLOG,
+        "SchedulerType": "sched/backfill",
+        "SchedulerParameters": "batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min_interval=0",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_CPU_Memory",
+        "DefMemPerCPU": 1024,
+        # A node may claim more CPUs and memory than this machine has.
+        "SlurmdParameters": "config_overrides",
+        **({"GresTypes": "gpu"} if spec.gpus else {}),
+        "JobAcctGatherType": "jobacct_gather/linux",
+        "JobAcctGatherFrequency": "task=1",
+        "AccountingStorageType": f"accounting_storage/{'slurmdbd' if spec.accounting else 'none'}",
+    }
+    if spec.accounting:
+        settings["AccountingStorageHost"] = "127.0.0.1"
+        settings["AccountingStoragePort"] = spec.accounting_port
+        # The munge socket: without it slurmctld asks the system's munged, whose key slurmdbd refuses.
+        settings["AccountingStoragePass"] = spec.munge_socket
+        settings |= {"AccountingStorageTRES": "gres/gpu"} if spec.gpus else {}
+    lines = [f"{key}={value}" for key, value in {**settings, **spec.settings}.items()]
     lines.append(_node_line(spec))
     lines.append(f"PartitionName={CLUSTER} Nodes=ALL Default=YES MaxTime=INFINITE State=UP")
-    lines.extend(f"PartitionName={_with_nodes(partition)}" for partition in spec.partitions)
+    for partition in spec.partitions:
+        nodes = "" if re.search(r"\bnodes=", partition, re.IGNORECASE) else " Nodes=ALL"
+        lines.append(f"PartitionName={partition}{nodes}")
     return "\n".join(lines) + "\n"
 
 
@@ -161,73 +209,6 @@ def slurmdbd_conf(spec: Spec) -> str:
     return "".join(f"{key}={value}\n" for key, value in settings.items())
 
 
-def _identity(spec: Spec) -> dict[str, object]:
-    return {
-        "ClusterName": CLUSTER,
-        "SlurmctldHost": f"{spec.hostname}(127.0.0.1)",
-        "SlurmctldPort": spec.port,
-        "SlurmUser": spec.user,
-        "SlurmdUser": spec.user,
-        "AuthType": "auth/munge",
-        # A requeued job waits for as long as a credential lives: 121 s by default.
-        "AuthInfo": f"socket={spec.munge_socket},cred_expire=10",
-        "CredType": "cred/munge",
-    }
-
-
-def _daemons(spec: Spec) -> dict[str, object]:
-    log, run = spec.directory / "log", spec.directory / "run"
-    return {
-        "StateSaveLocation": spec.directory / "state",
-        "SlurmdSpoolDir": spec.directory / "spool/%n",
-        "SlurmctldPidFile": run / "slurmctld.pid",
-        "SlurmdPidFile": run / "%n.pid",
-        "SlurmctldLogFile": log / "slurmctld.log",
-        "SlurmdLogFile": log / "%n.log",
-        "SlurmctldSyslogDebug": "quiet",
-        "SlurmdSyslogDebug": "quiet",
-        "MailProg": "/bin/true",
-        "MpiDefault": "none",
-        "ReturnToService": 2,
-        "KillWait": 5,
-        "SlurmdTimeout": 20,
-        "InactiveLimit": 0,
-        # No cgroups: they would need root, and a hierarchy that nobody else minds.
-        "ProctrackType": "proctrack/linuxproc",
-        "TaskPlugin": "task/none",
-        "TaskProlog": spec.directory / TASK_PROLOG,
-    }
-
-
-def _scheduling(spec: Spec) -> dict[str, object]:
-    settings: dict[str, object] = {
-        "SchedulerType": "sched/backfill",
-        "SchedulerParameters": "batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min_interval=0",
-        "SelectType": "select/cons_tres",
-        "SelectTypeParameters": "CR_CPU_Memory",
-        "DefMemPerCPU": 1024,
-        # A node may claim more CPUs and memory than this machine has.
-        "SlurmdParameters": "config_overrides",
-    }
-    if spec.gpus:
-        settings["GresTypes"] = "gpu"
-    return settings
-
-
-def _accounting(spec: Spec) -> dict[str, object]:
-    gather: dict[str, object] = {"JobAcctGatherType": "jobacct_gather/linux", "JobAcctGatherFrequency": "task=1"}
-    if not spec.accounting:
-        return {**gather, "AccountingStorageType": "accounting_storage/none"}
-    storage: dict[str, object] = {
-        "AccountingStorageType": "accounting_storage/slurmdbd",
-        "AccountingStorageHost": "127.0.0.1",
-        "AccountingStoragePort": spec.accounting_port,
-        # The munge socket: without it slurmctld asks the system's munged, whose key slurmdbd refuses.
-        "AccountingStoragePass": spec.munge_socket,
-    }
-    return {**gather, **storage, **({"AccountingStorageTRES": "gres/gpu"} if spec.gpus else {})}
-
-
 def _node_line(spec: Spec) -> str:
     last = spec.first_node_port + spec.nodes - 1
     words = [
@@ -244,7 +225,3 @@ def _node_line(spec: Spec) -> str:
     if spec.features:
         words.append(f"Feature={','.join(spec.features)}")
     return " ".join([*words, "State=UNKNOWN"])
-
-
-def _with_nodes(partition: str) -> str:
-    return partition if re.search(r"\bnodes=", partition, re.IGNORECASE) else f"{partition} Nodes=ALL"

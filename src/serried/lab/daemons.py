@@ -57,7 +57,7 @@ def argv(spec: Spec, name: str) -> list[str]:
         marks = {MARK: spec.directory, NODE_MARK: name}
         last = [word for mark in marks for word in ("-u", mark)] + [f"{mark}={value}" for mark, value in marks.items()]
         return [*_with_hosts(str(spec.hosts_file(name))), "env", *last, *slurmd]
-    arguments = {"munged": _munged, "mariadbd": _mariadbd}.get(name, _foreground)
+    arguments = {"munged": _munged, "mariadbd": _mariadbd}.get(name, lambda _: ["-D"])
     return [_program(name), *arguments(spec)]
 
 
@@ -82,7 +82,16 @@ def outside_slurm() -> dict[str, str]:
 def prepare(spec: Spec, name: str) -> None:
     """What a daemon needs before its first start."""
     if name == "mariadbd":
-        _install_database(spec)
+        command = [
+            _program("mariadb-install-db"),
+            "--no-defaults",
+            f"--datadir={spec.directory / 'database'}",
+            f"--user={spec.user}",
+            "--auth-root-authentication-method=socket",  # no password: the kernel names the user at the other end
+            "--skip-test-db",
+        ]
+        result = shell.run(command, timeout=600)
+        (spec.directory / "log/mariadb-install-db.out").write_text(result.stdout + result.stderr, encoding="utf-8")
     elif name == "slurmdbd":
         spec.database_socket.chmod(files.PRIVATE_DIRECTORY)  # MariaDB opens it to all users
     elif name in spec.node_names and spec.own_hosts:
@@ -95,39 +104,37 @@ def prepare(spec: Spec, name: str) -> None:
 
 def probe(spec: Spec, name: str) -> Callable[[], bool]:
     """A question that is answered yes as soon as the daemon serves."""
-    if name == "munged":
-        return lambda: _listens(socket.AF_UNIX, str(spec.munge_socket))
-    if name == "mariadbd":
-        return lambda: _listens(socket.AF_UNIX, str(spec.database_socket))
+    if name in ("munged", "mariadbd"):
+        path = spec.munge_socket if name == "munged" else spec.database_socket
+        return lambda: _listens(socket.AF_UNIX, str(path))
     if name == "slurmdbd":
         return lambda: _listens(socket.AF_INET, ("127.0.0.1", spec.accounting_port))
     if name == "slurmctld":
-        return lambda: _controller_is_up(spec)
+        return lambda: " is UP" in _answer(spec, "scontrol", "ping")
     port = spec.first_node_port + spec.node_names.index(name)
     return lambda: _listens(socket.AF_INET, ("127.0.0.1", port)) and _node_is_up(spec, name)
 
 
 def node_states(spec: Spec) -> dict[str, str]:
     """What Slurm says of each node (`idle`, `mixed`, `down*`); empty while the controller is away."""
-    command = [_program("sinfo"), "--noheader", "--Node", "--format=%N %T", f"--partition={CLUSTER}"]
-    try:
-        result = shell.run(command, env=environment(spec), timeout=ASKED_SECONDS)
-    except shell.TimedOut:
-        return {}
-    if result.status:
-        return {}
-    return dict(line.split(maxsplit=1) for line in result.stdout.splitlines() if " " in line)
+    lines = _answer(spec, "sinfo", "--noheader", "--Node", "--format=%N %T", f"--partition={CLUSTER}").splitlines()
+    return dict(line.split(maxsplit=1) for line in lines if " " in line)
 
 
 def registered_nodes(spec: Spec) -> frozenset[str]:
     """The nodes that have spoken to the controller since it started."""
-    command = [_program("scontrol"), "--oneliner", "show", "nodes"]
-    try:
-        shown = shell.run(command, env=environment(spec), timeout=ASKED_SECONDS).stdout
-    except shell.TimedOut:
-        return frozenset()
-    heard = (line for line in shown.splitlines() if " SlurmdStartTime=" in line and "SlurmdStartTime=None" not in line)
+    lines = _answer(spec, "scontrol", "--oneliner", "show", "nodes").splitlines()
+    heard = (line for line in lines if " SlurmdStartTime=" in line and "SlurmdStartTime=None" not in line)
     return frozenset(line.split()[0].removeprefix("NodeName=") for line in heard)
+
+
+def _answer(spec: Spec, program: str, *arguments: str) -> str:
+    """The output of one of Slurm's programs; empty if it failed or did not answer."""
+    try:
+        result = shell.run([_program(program), *arguments], env=environment(spec), timeout=ASKED_SECONDS)
+    except shell.TimedOut:
+        return ""
+    return "" if result.status else result.stdout
 
 
 def allow_own_hosts() -> bool:
@@ -152,11 +159,6 @@ def _with_hosts(path: str) -> list[str]:
 
 def _program(name: str) -> str:
     return shell.which(name) or name
-
-
-def _foreground(spec: Spec) -> list[str]:
-    del spec
-    return ["-D"]
 
 
 def _munged(spec: Spec) -> list[str]:
@@ -185,31 +187,10 @@ def _mariadbd(spec: Spec) -> list[str]:
     ]
 
 
-def _install_database(spec: Spec) -> None:
-    command = [
-        _program("mariadb-install-db"),
-        "--no-defaults",
-        f"--datadir={spec.directory / 'database'}",
-        f"--user={spec.user}",
-        "--auth-root-authentication-method=socket",  # no password: the kernel names the user at the other end
-        "--skip-test-db",
-    ]
-    result = shell.run(command, timeout=600)
-    (spec.directory / "log/mariadb-install-db.out").write_text(result.stdout + result.stderr, encoding="utf-8")
-
-
 def _listens(family: socket.AddressFamily, address: str | tuple[str, int]) -> bool:
     with socket.socket(family) as connection:
         connection.settimeout(1)
         return connection.connect_ex(address) == 0
-
-
-def _controller_is_up(spec: Spec) -> bool:
-    try:
-        result = shell.run([_program("scontrol"), "ping"], env=environment(spec), timeout=ASKED_SECONDS)
-    except shell.TimedOut:
-        return False
-    return " is UP" in result.stdout
 
 
 def _node_is_up(spec: Spec, name: str) -> bool:

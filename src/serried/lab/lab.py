@@ -152,22 +152,15 @@ def _with_devices(spec: Spec, folder: Path) -> Spec:
 
 def _existing_devices(count: int) -> tuple[str, ...]:
     """Character devices of this machine: an ordinary user cannot create any."""
-    candidates = [f"/dev/tty{number}" for number in range(10, 64)]
-    candidates += [f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx")]
-    devices = [device for device in candidates if _is_character_device(device)]
+    candidates = [Path(f"/dev/tty{number}") for number in range(10, 64)]
+    candidates += [Path("/dev", name) for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx")]
+    devices = [str(device) for device in candidates if device.is_char_device()]
     if len(devices) < count:
         raise UsageError(
             f"this machine has character devices for {len(devices)} simulated GPUs, not {count}",
             hint="request fewer with --gpus, or start the lab as root",
         )
     return tuple(devices[:count])
-
-
-def _is_character_device(path: str) -> bool:
-    try:
-        return stat.S_ISCHR(os.stat(path).st_mode)  # noqa: PTH116 - Path.stat is no shorter
-    except OSError:
-        return False
 
 
 @contextlib.contextmanager
@@ -179,7 +172,7 @@ def claim_ports(count: int) -> Iterator[int]:
     """
     for block in range(_FIRST_PORT, _LAST_PORT - PORTS_OF_A_LAB, PORTS_OF_A_LAB):
         with socket.socket() as claim:
-            if _can_listen(claim, block) and all(_is_free(port) for port in range(block + 1, block + 1 + count)):
+            if _can_listen(claim, block) and all(map(_is_free, range(block + 1, block + 1 + count))):
                 yield block + 1
                 return
     raise SerriedError(
@@ -286,7 +279,7 @@ class Lab:
         if name in self._processes:
             self._processes[name].send(signal.SIGKILL)
         if name in self.spec.node_names:
-            self._sweep(lambda variables: self._is_on(variables, name))
+            self._sweep(lambda variables: self._belongs_here(variables) and _node_of(variables) == name)
 
     def stop(self, name: str) -> None:
         """End a daemon in good order, as for an upgrade: the controller saves its state, a node's jobs go on."""
@@ -311,21 +304,17 @@ class Lab:
             process.send(signal.SIGKILL)
         self._sweep(self._belongs_here)
         shell.reap()
-        self._remove()
-        with contextlib.suppress(OSError):
-            self.spec.directory.parent.rmdir()  # the last one turns off the light
-
-    def _remove(self) -> None:
-        """The directory. Threads of a process that was killed may write into it for a moment after it."""
+        # Threads of a process that was killed may write into the directory for a moment after it.
         deadline = time.monotonic() + END_SECONDS
         shutil.rmtree(self.spec.directory, ignore_errors=True)
         while self.spec.directory.exists():
             if time.monotonic() > deadline:
-                raise SerriedError(
-                    f"`{self.spec.directory}` cannot be removed", hint="its processes have ended; remove it by hand"
-                )
+                hint = "its processes have ended; remove it by hand"
+                raise SerriedError(f"`{self.spec.directory}` cannot be removed", hint=hint)
             time.sleep(0.02)
             shutil.rmtree(self.spec.directory, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self.spec.directory.parent.rmdir()  # the last one turns off the light
 
     def leftovers(self) -> list[Process]:
         """The processes of this lab that run: daemons, job steps, and what the jobs have started."""
@@ -355,9 +344,7 @@ class Lab:
     def load(cls, directory: Path) -> Lab | None:
         """The lab in this directory; None when there is none, or its record is gone."""
         record = files.read_json(directory / LAB_RECORD)
-        if record is None:
-            return None
-        if record["spec"]["directory"] != str(directory):
+        if record is None or record["spec"]["directory"] != str(directory):
             return None
         known = {name: _process(pair) for name, pair in record["processes"].items()}
         owner = _process(record["owner"]) if record["owner"] else None
@@ -391,9 +378,8 @@ class Lab:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not happened():
             if time.monotonic() > deadline:
-                raise SerriedError(
-                    f"the lab's {name} did not {what} within {PATIENCE_SECONDS} s", details=self._last_words(name)
-                )
+                message = f"the lab's {name} did not {what} within {PATIENCE_SECONDS} s"
+                raise SerriedError(message, details=self._last_words(name))
             time.sleep(0.05)
 
     def _is_running(self, name: str) -> bool:
@@ -416,10 +402,6 @@ class Lab:
             return True
         return variables.get("SLURM_CONF") == str(self.spec.slurm_conf) and "SLURMD_NODENAME" in variables
 
-    def _is_on(self, variables: Mapping[str, str], node: str) -> bool:
-        here = variables.get(daemons.NODE_MARK) or variables.get("SLURMD_NODENAME")
-        return self._belongs_here(variables) and here == node
-
     def _check_name(self, name: str) -> None:
         known = daemons.names(self.spec)
         if name not in known:
@@ -432,6 +414,10 @@ class Lab:
         with contextlib.suppress(OSError):
             return "\n".join(self._output(name).read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
         return ""
+
+
+def _node_of(variables: Mapping[str, str]) -> str | None:
+    return variables.get(daemons.NODE_MARK) or variables.get("SLURMD_NODENAME")
 
 
 def _pair(process: Process | None) -> tuple[int, str] | None:

@@ -18,7 +18,7 @@ from typing import Any
 from serried.base.files import Journal
 from serried.records.status import attempt_numbers
 from serried.resume_check import judge
-from serried.resume_check.judge import Comparison, Curves, Difference, Judgement, Trace, compare
+from serried.resume_check.judge import Comparison, Curves, Judgement, compare
 from serried.schema import names, series
 from serried.schema.events import ToAttempt
 from serried.schema.layout import RunDirectory, TaskDirectory
@@ -67,7 +67,11 @@ class Rehearsal:
 
     def to_json(self) -> dict[str, Any]:
         verdict, comparison = self.verdict, self.verdict.comparison
-        batch = verdict.other_batch
+        batch, first = verdict.other_batch, None
+        if comparison.differences:
+            first = dataclasses.asdict(comparison.differences[0])
+            first |= {"name": first["name"] or None}
+            first |= {run: _plain(first[run]) for run in ("whole", "stopped")}
         return {
             "exact": verdict.is_exact,
             "stops": list(verdict.stops),
@@ -78,25 +82,16 @@ class Rehearsal:
             "tolerance": verdict.tolerance,
             "left_out": list(comparison.left_out),
             "differences": len(comparison.differences),
-            "first": _difference(comparison.differences[0]) if comparison.differences else None,
-            "lost": [
-                {"name": one.name, "kind": one.kind, "role": one.role, "step": one.step, "rank": one.rank}
-                for one in verdict.lost
-            ],
+            "first": first,
+            "lost": [dataclasses.asdict(lost) for lost in verdict.lost],
             "other_batch": None if batch is None else {"step": batch[0], "rank": batch[1]},
             "deterministic": self.is_deterministic,
             "runs": self.runs,
         }
 
 
-class Take(FinishedRun):
-    """One run of the training, ended."""
-
-    def curves(self) -> Curves:
-        return {rank: series.points(self.place, rank) for rank in series.ranks(self.place)}
-
-    def traces(self) -> list[Trace]:
-        return judge.read(self.place)
+def _curves(run: FinishedRun) -> Curves:
+    return {rank: series.points(run.place, rank) for rank in series.ranks(run.place)}
 
 
 def rehearse(request: Request, directory: Path, terms: Terms, tell: TellTake) -> Rehearsal:
@@ -109,38 +104,31 @@ def rehearse(request: Request, directory: Path, terms: Terms, tell: TellTake) ->
         KeyboardInterrupt: from the terminal; the run has ended.
     """
 
-    def take(kind: str, stops: Sequence[int]) -> Take:
+    def take(kind: str, stops: Sequence[int]) -> FinishedRun:
+        """Run the training to its end, with a stop notice whenever its ranks wait for one."""
         prepared = prepare_take(request, kind, stops, terms.steps, directory)
-        done = perform(prepared, here=terms.is_here, observe=tell(kind, prepared.plan.run))
+        caller = Prompter(RunDirectory(Path(prepared.plan.directory)), tell(kind, prepared.plan.run))
+        done = run_to_end(prepared, here=terms.is_here, tick=caller.tick)
         done.check(DOING[kind])
         return done
 
     whole = take(WHOLE, ())
-    curves, found = whole.curves(), whole.traces()
-    steps = judge.check_whole(curves, found, terms.stops, terms.ignore)
+    curves, traces = _curves(whole), judge.read(whole.place)
+    steps = judge.check_whole(curves, traces, terms.stops, terms.ignore)
     planned = choose_stops(steps, terms.stops, terms.seed)
     stopped = take(STOPPED, planned)
-    judge.check_stopped(stopped.traces(), planned, stopped.state)
+    stopped_traces = judge.read(stopped.place)
+    judge.check_stopped(stopped_traces, planned, stopped.state)
     verdict = judge.judge(
-        curves, stopped.curves(), found, stopped.traces(), tolerance=terms.tolerance, ignore=terms.ignore
+        curves, _curves(stopped), traces, stopped_traces, tolerance=terms.tolerance, ignore=terms.ignore
     )
     runs = {WHOLE: whole.record.id, STOPPED: stopped.record.id}
     by_itself = None
     if verdict.comparison.differences and not verdict.lost:
         again = take(AGAIN, ())
         runs[AGAIN] = again.record.id
-        by_itself = compare(curves, again.curves(), tolerance=verdict.tolerance, ignore=terms.ignore)
+        by_itself = compare(curves, _curves(again), tolerance=verdict.tolerance, ignore=terms.ignore)
     return Rehearsal(terms, steps, verdict, runs, by_itself)
-
-
-def _difference(one: Difference) -> dict[str, Any]:
-    return {
-        "step": one.step,
-        "rank": one.rank,
-        "name": one.name or None,
-        "whole": _plain(one.whole),
-        "stopped": _plain(one.stopped),
-    }
 
 
 def _plain(value: Any) -> Any:
@@ -173,15 +161,6 @@ def choose_stops(steps: int, count: int, seed: int) -> list[int]:
     return sorted(random.Random(seed).sample(range(1, steps), count))  # noqa: S311 - the seed repeats them
 
 
-def perform(prepared: Prepared, *, here: bool, observe: Observer) -> Take:
-    """Run it to its end, with a stop notice whenever its ranks wait for one.
-
-    `here`: in the foreground, in this process; else through the cluster's scheduler.
-    """
-    caller = Prompter(RunDirectory(Path(prepared.plan.directory)), observe)
-    return Take(**vars(run_to_end(prepared, here=here, tick=caller.tick)))
-
-
 class Prompter:
     """Reads the trace of rank 0, and stops each attempt once, when it waits for that."""
 
@@ -200,14 +179,11 @@ class Prompter:
             return
         if last["event"] == "waiting" and numbers[-1] not in self._asked:
             self._asked.add(numbers[-1])
-            self._ask(numbers[-1])
+            journal = Journal(self._place.attempt(numbers[-1]).control)
+            request = {"request": ToAttempt.STOP, "reason": Reason.LIMIT, "save": True, "by": "serried check-resume"}
+            journal.append({"t": time.time(), **request})
+            journal.close()
         seen = (int(last["step"]), len(self._asked))
         if seen != self._seen:
             self._seen = seen
             self._observe(*seen)
-
-    def _ask(self, attempt: int) -> None:
-        journal = Journal(self._place.attempt(attempt).control)
-        request = {"request": ToAttempt.STOP, "reason": Reason.LIMIT, "save": True, "by": "serried check-resume"}
-        journal.append({"t": time.time(), **request})
-        journal.close()

@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from serried.base.errors import SerriedError
@@ -95,26 +94,24 @@ def _keyed(states: Sequence[dict[str, str]]) -> Iterator[tuple[tuple[str, str, s
         yield (*what, counts[what]), entry
 
 
-def path_of(place: TaskDirectory, attempt: int, rank: int = 0, node: int = 0) -> Path:
-    return place.attempt(attempt).node(node) / f"rehearsal-{rank}.jsonl"
-
-
 def read(place: TaskDirectory) -> list[Trace]:
     """The traces of all ranks, in order."""
     numbers = attempt_numbers(place)
     names = {path.name for path in place.attempts.glob("*/node-*/rehearsal-*.jsonl")}
-    ranks = sorted(int(name[len("rehearsal-") : -len(".jsonl")]) for name in names)
-    return [Trace(rank, [_events(place, number, rank) for number in numbers]) for rank in ranks]
-
-
-def _events(place: TaskDirectory, attempt: int, rank: int) -> list[Event]:
-    found = place.attempt(attempt).path.glob(f"node-*/rehearsal-{rank}.jsonl")
-    return [event for path in found for event in read_journal(path) if "event" in event and "step" in event]
+    traces = []
+    for rank in sorted(int(name[len("rehearsal-") : -len(".jsonl")]) for name in names):
+        attempts = []
+        for number in numbers:
+            paths = place.attempt(number).path.glob(f"node-*/rehearsal-{rank}.jsonl")
+            events = [event for path in paths for event in read_journal(path)]
+            attempts.append([event for event in events if "event" in event and "step" in event])
+        traces.append(Trace(rank, attempts))
+    return traces
 
 
 def last_event(place: TaskDirectory, attempt: int) -> Event | None:
     """What rank 0 wrote last."""
-    for line in last_lines(path_of(place, attempt), 1):
+    for line in last_lines(place.attempt(attempt).node(0) / "rehearsal-0.jsonl", 1):
         with contextlib.suppress(ValueError):
             event = json.loads(line)
             return event if isinstance(event, dict) and "event" in event and "step" in event else None
@@ -185,7 +182,13 @@ def compare(whole: Curves, stopped: Curves, *, tolerance: float = 0.0, ignore: S
     left_out: set[str] = set()
     ranks = sorted(whole.keys() | stopped.keys())
     for rank in ranks:
-        left, right = _by_step(whole.get(rank, ())), _by_step(stopped.get(rank, ()))
+        left, right = (
+            {
+                point.step: {name: value for name, value in point.values.items() if not name.startswith(OWN)}
+                for point in curves.get(rank, ())
+            }
+            for curves in (whole, stopped)
+        )
         for step in sorted(left.keys() | right.keys()):
             names = left.get(step, {}).keys() | right.get(step, {}).keys()
             skipped = {name for name in names if is_left_out(name, ignore)}
@@ -209,13 +212,6 @@ def is_left_out(name: str, ignore: Sequence[str] = ()) -> bool:
         return True
     words = set(re.split(r"[^a-z0-9]+", name.lower()))
     return bool(words & _TIMING) or name.lower().endswith("/s")
-
-
-def _by_step(points: Sequence[LoggedStep]) -> dict[int, dict[str, Any]]:
-    return {
-        point.step: {name: value for name, value in point.values.items() if not name.startswith(OWN)}
-        for point in points
-    }
 
 
 def _are_equal(one: Any, other: Any, tolerance: float) -> bool:
