@@ -287,9 +287,11 @@ def test_what_nodes_have_of_a_run_that_nobody_lived_to_tell_of_is_known_by_their
         journal.append({"event": "ended", "token": "t", **problem})
         journal.close()
     assert [(found.host, found.is_lost) for found in outputs.missing(of_it, has_ended=True)] == [("n2", True)]
-    numbers = iter([[1], []])  # removed while it is looked at
+    removed = make("m2n3p4")
+    removed.attempt()
+    numbers = iter([[1], []])  # its attempt is removed while it is looked at
     monkeypatch.setattr(outputs, "attempt_numbers", lambda _: next(numbers))
-    assert outputs.missing(of_it, has_ended=True) == []
+    assert outputs.missing(Selection(removed.record), has_ended=True) == []
 
 
 @pytest.fixture
