@@ -21,6 +21,8 @@ import pytest
 from serried.agent.node_disk import folder
 from serried.agent.stage_in import archives
 from serried.agent.stage_in.archives import ArchiveError, unpack
+from serried.base.manifest import FILE as FILE_ENTRY
+from serried.base.manifest import ManifestEntry, scan
 from trees import small_disk
 
 KINDS = ["tar", "tar.gz", "tar.zst", "zip", "squashfs"]
@@ -76,15 +78,10 @@ def zipped(tree: Path, packed: Path) -> None:
                 file.writestr(info, b"" if path.is_dir() else path.read_bytes())
 
 
-def told(tree: Path, *, times: bool) -> dict[str, object]:
+def told(tree: Path, *, times: bool) -> list[ManifestEntry]:
     """All that is in a tree."""
-    found: dict[str, object] = {}
-    for path in sorted(tree.rglob("*")):
-        state = path.lstat()
-        held = str(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else None
-        mode = None if path.is_symlink() else stat.S_IMODE(state.st_mode)
-        found[str(path.relative_to(tree))] = (held, mode, state.st_mtime if times and path.is_file() else None)
-    return found
+    entries = scan(tree, hashed=True).entries[1:]
+    return [entry._replace(time=entry.time if times and entry.kind == FILE_ENTRY else 0) for entry in entries]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,6 +6,7 @@ data/      items of staged data; up to the site's limit they stay for later jobs
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -138,7 +139,8 @@ def tidy_data(folder: Path, limit: int = 0, until: Optional[float] = None, *, dr
     It stops at `until` on the monotonic clock. An item that is half deleted then is deleted with the next job.
     """
     removed = []
-    sizes: Dict[Path, Optional[int]] = {path: _size(path) for path in oldest_first(folder)}
+    facts = {path: (files.read_json(path / FACTS) or {}).get("bytes") for path in oldest_first(folder)}
+    sizes = {path: size if isinstance(size, int) else None for path, size in facts.items()}
     total = sum(size or 0 for size in sizes.values())
     for path, size in sizes.items():
         is_over = size is None or not limit or total > limit  # without facts it is incomplete, or torn by a crash
@@ -150,8 +152,12 @@ def tidy_data(folder: Path, limit: int = 0, until: Optional[float] = None, *, dr
 
 def oldest_first(folder: Path) -> List[Path]:
     """Items of data by the time of their last use, incomplete ones first."""
-    items = {path.with_name(path.name.removesuffix(locks.PART)) for path in locks.things(folder)}
-    return sorted(items, key=lambda path: (_time(path), path.name))
+    used_at: Dict[Path, float] = {}
+    for path in (path.with_name(path.name.removesuffix(locks.PART)) for path in locks.things(folder)):
+        used_at[path] = 0.0
+        with contextlib.suppress(OSError):
+            used_at[path] = path.stat().st_mtime
+    return sorted(used_at, key=lambda path: (used_at[path], path.name))
 
 
 def remove_item(path: Path, until: Optional[float] = None) -> None:
@@ -161,15 +167,3 @@ def remove_item(path: Path, until: Optional[float] = None) -> None:
     if path.exists():
         path.rename(part)
         tree.remove(part, until)
-
-
-def _time(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _size(path: Path) -> Optional[int]:
-    size = (files.read_json(path / FACTS) or {}).get("bytes")
-    return size if isinstance(size, int) else None

@@ -80,7 +80,11 @@ def unpack(archive: Path, kind: str, target: Path, on_reading: OnReading = lambd
         _unsquash(archive, target)
     else:
         _untar(archive, kind, target, on_reading)
-    _refuse_special(target)
+    for folder, _, names in os.walk(target):  # devices, pipes and sockets are no data, and opening one may block
+        for name in names:
+            mode = os.lstat(os.path.join(folder, name)).st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+                raise ArchiveError(f"the archive has {name!r}, which is neither a file nor a folder nor a link")
 
 
 def mount(image: Path, folder: Path) -> Callable[[], None]:
@@ -126,37 +130,27 @@ def _untar(archive: Path, kind: str, target: Path, on_reading: OnReading) -> Non
 
     with archive.open("rb") as packed, tempfile.TemporaryFile(dir=target.parent) as complaints:
         on_reading(Reading(packed))
-        reader = _decompress(kind, packed, complaints)
+        reader = None
+        choices = DECOMPRESSORS[kind]
+        if choices:
+            choice = next((choice for choice in choices if _program(choice[0])), None)
+            if choice is None:
+                raise ArchiveError(f"this node has no `{choices[-1][0]}`, which a .{kind} needs")
+            reader = _start(list(choice), packed, complaints)  # not a pipe: no thread would read it beside tar's
         process = _start(command, reader.stdout if reader else packed)
         if reader and reader.stdout:
             reader.stdout.close()  # only tar reads the pipe now, so the decompressor gets SIGPIPE if tar exits
         end, stderr = process.communicate()
-        problem = _problem_of(reader, complaints) if reader else None
+        problem = ""
+        if reader and reader.wait() > 0:
+            complaints.seek(0)
+            problem = _words(complaints.read(MOST_COMPLAINTS)) or f"status {reader.returncode}"
     if process.returncode or problem:
         if _is_full(stderr) or not problem:
             problem = _words(stderr) or f"status {process.returncode}"
         raise _failure("tar", problem)
     if CUT_SHORT in end:
         raise ArchiveError("the archive is incomplete: it was cut short, or is still being written")
-
-
-def _decompress(kind: str, packed: IO[bytes], complaints: IO[bytes]) -> Optional[Any]:
-    """Start the decompressor, if `kind` has one. Its stderr is a file: no thread would read a pipe beside tar's."""
-    choices = DECOMPRESSORS[kind]
-    if not choices:
-        return None
-    for name, *options in choices:
-        program = _program(name)
-        if program:
-            return _start([program, *options], packed, complaints)
-    raise ArchiveError(f"this node has no `{choices[-1][0]}`, which a .{kind} needs")
-
-
-def _problem_of(reader: Any, complaints: IO[bytes]) -> Optional[str]:
-    """The problem of a decompressor that has ended; None also if tar exited before it."""
-    status = reader.wait()
-    complaints.seek(0)
-    return None if status <= 0 else _words(complaints.read(MOST_COMPLAINTS)) or f"status {status}"
 
 
 def _unsquash(image: Path, target: Path) -> None:
@@ -193,7 +187,10 @@ def _unzip_members(packed: "zipfile.ZipFile", target: Path) -> None:
     for info in packed.infolist():
         if info.filename in TOP:
             continue
-        path = target.joinpath(*_inner(info.filename))
+        inner = PurePosixPath(info.filename)
+        if not inner.parts or ".." in inner.parts or inner.is_absolute() or "\0" in info.filename:
+            raise ArchiveError(f"the archive has {info.filename!r}, which leads out of its folder")
+        path = target / inner
         if path in seen and not info.is_dir():
             raise ArchiveError(f"the archive has {info.filename!r} twice")
         seen.add(path)
@@ -217,13 +214,6 @@ def _unzip_members(packed: "zipfile.ZipFile", target: Path) -> None:
         _date(path, info)
 
 
-def _inner(name: str) -> Tuple[str, ...]:
-    parts = PurePosixPath(name).parts
-    if not parts or ".." in parts or PurePosixPath(name).is_absolute() or "\0" in name:
-        raise ArchiveError(f"the archive has {name!r}, which leads out of its folder")
-    return parts
-
-
 def _date(path: Path, info: "zipfile.ZipInfo") -> None:
     mode = stat.S_IMODE(info.external_attr >> 16)
     if mode:
@@ -231,15 +221,6 @@ def _date(path: Path, info: "zipfile.ZipInfo") -> None:
     with contextlib.suppress(OverflowError, ValueError):  # some packers write no date
         when = time.mktime((*info.date_time, 0, 0, -1))
         os.utime(path, (when, when))
-
-
-def _refuse_special(target: Path) -> None:
-    """Devices, pipes and sockets are not data, and opening one may block forever."""
-    for folder, _, names in os.walk(target):
-        for name in names:
-            mode = os.lstat(os.path.join(folder, name)).st_mode
-            if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-                raise ArchiveError(f"the archive has {name!r}, which is neither a file nor a folder nor a link")
 
 
 def _start(command: List[str], source: Any, complaints: Any = None) -> "subprocess.Popen[bytes]":

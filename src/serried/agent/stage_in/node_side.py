@@ -9,8 +9,9 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import Any, Callable, Dict, Optional
 
 from serried.agent.attempt import Attempt
 from serried.agent.helper_process import HelperProcess
@@ -122,17 +123,14 @@ class StageIn:
         elif say == FromStageIn.FAILED:
             self._fail(message["because"])
         elif say == FromStageIn.PROGRESS:
-            self._report(message)
+            now = time.monotonic()
+            if now >= self._next_report:
+                self._next_report = now + self._work.nodes / REPORTS_PER_SECOND
+                self._send(ToHead.STAGING, **message)
         else:
             self._is_resolved = True
             self._log_event(JournalEvent.STAGED, **message)
             self._send(ToHead.STAGED, **message)
-
-    def _report(self, message: Message) -> None:
-        now = time.monotonic()
-        if now >= self._next_report:
-            self._next_report = now + self._work.nodes / REPORTS_PER_SECOND
-            self._send(ToHead.STAGING, **message)
 
     def _on_worker_exit(self) -> None:
         """If the process was killed while ranks run, its locks are free: hold those of the items that ranks read."""
@@ -140,19 +138,14 @@ class StageIn:
         if not self._is_resolved:
             self._fail("the process that stages the data was killed")
             return
-        problem = "the process that held the data has ended"
+        # The items in the cache that ranks read.
+        slots = [Path(os.readlink(link)).parent for link in filter(Path.is_symlink, self._view.rglob("*"))]
+        room, problem = self._folder.room, "the process that held the data has ended"
         shared_cache.hold(
             self._loop.after,
-            list(self._slots()),
+            [slot for slot in slots if room and slot.parent == room / DATA],
             lambda _: self._log_event(JournalEvent.STAGING_PROBLEM, item="", problem=problem),
         )
-
-    def _slots(self) -> Iterator[Path]:
-        """Items in the cache that ranks read."""
-        for link in filter(Path.is_symlink, self._view.rglob("*")):
-            slot = Path(os.readlink(link)).parent
-            if self._folder.room and slot.parent == self._folder.room / DATA:
-                yield slot
 
     def _fail(self, because: str) -> None:
         self._is_resolved = True
@@ -183,8 +176,13 @@ class StandaloneStageIn:
         """Stage the data, and return the variables of its path. Handles END_SIGNALS meanwhile."""
         if not self._work.plan.staged_items:
             return {}
+
+        def end(number: int) -> None:
+            self.signal = number
+            self._loop.stop()
+
         for number in END_SIGNALS:
-            self._loop.on_signal(number, lambda number=number: self._end(number))  # type: ignore[misc]
+            self._loop.on_signal(number, partial(end, number))
         self._stage_in.prepare(0, os.urandom(32), "", "")
         self._loop.run()
         return {} if self.problem else {"SERRIED_DATA_DIR": self._stage_in.variables["data"]}
@@ -205,10 +203,6 @@ class StandaloneStageIn:
         elif event == ToHead.STAGING and time.monotonic() - self._printed_at > PRINT_SECONDS:
             self._printed_at = time.monotonic()
             print(f"serried: staging {progress(facts)}", file=sys.stderr)
-
-    def _end(self, number: int) -> None:
-        self.signal = number
-        self._loop.stop()
 
 
 def running_attempt_variables(work: Attempt) -> Dict[str, str]:

@@ -254,29 +254,21 @@ ENDED = (OSError, ProtocolError, ValueError, LookupError)
 
 
 class FrameKind:
+    """With the fields of their messages."""
+
     # The receiving node sends:
-    ASK = b"a"
-    """item: what is its key?"""
-    SEND = b"s"
-    """item, key: send its manifest and its files."""
+    ASK = b"a"  # item: what is its key?
+    SEND = b"s"  # item, key: send its manifest and its files
 
     # The serving node sends:
-    WHAT = b"w"
-    """key."""
-    LENGTH = b"l"
-    """manifest: its length."""
-    MANIFEST = b"m"
-    """A piece follows."""
-    DATA = b"d"
-    """A table of parts; their contents follow."""
-    END = b"e"
-    """extents: how many extents were sent, which is all of them."""
-    WAIT = b"."
-    """Nothing to send yet."""
-    VOID = b"v"
-    """The item is staged again from its beginning."""
-    FAILED = b"f"
-    """because: this node will not have the item."""
+    WHAT = b"w"  # key
+    LENGTH = b"l"  # manifest: its length
+    MANIFEST = b"m"  # a piece follows
+    DATA = b"d"  # a table of parts; their contents follow
+    END = b"e"  # extents: how many extents were sent, which is all of them
+    WAIT = b"."  # nothing to send yet
+    VOID = b"v"  # the item is staged again from its beginning
+    FAILED = b"f"  # because: this node will not have the item
 
 
 _HEADER = struct.Struct("<cIQ32s")
@@ -359,20 +351,16 @@ class Wire:
             length -= sent
 
     def receive(self) -> Frame:
-        """The next frame; `data` or `pieces` returns the data that follow."""
-        header = self._exactly(_HEADER.size)
+        """The next frame; `read` or `pieces` returns the data that follow."""
+        header = self.read(_HEADER.size)
         kind, body_length, length, signature = _HEADER.unpack(header)
         if body_length > LONGEST_BODY or length > LONGEST_DATA:
             raise ProtocolError("the frame is too long")
-        body = bytes(self._exactly(body_length))
+        body = bytes(self.read(body_length))
         self._received += 1
         if not hmac.compare_digest(signature, self._sign(self._other, self._received, kind, body, length)):
             raise ProtocolError("the frame has a wrong signature")
         return Frame(kind, body, length)
-
-    def data(self, frame: Frame) -> bytearray:
-        """The data of the frame that `receive` has just returned."""
-        return self._exactly(frame.length)
 
     def pieces(self, frame: Frame, least: int) -> Iterator[Tuple[int, memoryview]]:
         """The same data as they arrive: each piece with its offset, and at least `least` bytes except for the last."""
@@ -395,7 +383,7 @@ class Wire:
     def close(self) -> None:
         self._socket.close()
 
-    def _exactly(self, length: int) -> bytearray:
+    def read(self, length: int) -> bytearray:
         buffer = bytearray(length)
         view, got = memoryview(buffer), 0
         while got < length:
@@ -460,7 +448,7 @@ class Predecessor:
             availability.add(manifest_bytes=length)
             received = bytearray()
             while len(received) < length:
-                piece = self._wire.data(self._expect(FrameKind.MANIFEST))
+                piece = self._wire.read(self._expect(FrameKind.MANIFEST).length)
                 availability.add(manifest=piece)
                 received += piece
             return bytes(received)
@@ -498,7 +486,7 @@ class Predecessor:
                     for at, data in self._wire.pieces(frame, least):
                         yield [(parts[0]._replace(offset=parts[0].offset + at, length=len(data)), data)]
                     continue
-                pieces, left = [], memoryview(self._wire.data(frame))
+                pieces, left = [], memoryview(self._wire.read(frame.length))
                 for part in parts:
                     length = part.length if part.is_data else 0
                     pieces.append((part, left[:length]))

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from serried.agent.attempt import Attempt
 from serried.agent.stage_out.completeness import Artifact, fingerprint_of, is_append_only_text
@@ -287,7 +287,10 @@ class Publisher:
     def _copy(self, artifact: Artifact, target: Path, urgent_before: Optional[int]) -> int:
         """Copy a file or link to a temporary name. Returns the copy's time in nanoseconds. Raises ChangedError."""
         if artifact.kind == "link":
-            target.symlink_to(_link_target(artifact))
+            goal = os.readlink(artifact.source)  # noqa: PTH115 - unchanged text
+            if f"{goal}/".startswith(f"{artifact.root}/"):  # it is copied too: its place in the copy is relative
+                goal = os.path.relpath(goal, os.path.dirname(artifact.source))  # noqa: PTH120 - no links followed
+            target.symlink_to(goal)
             return target.lstat().st_mtime_ns
         is_text = is_append_only_text(artifact)
         with _opened(artifact.source, os.O_RDONLY | os.O_NONBLOCK) as source:
@@ -303,8 +306,14 @@ class Publisher:
                 mode |= (mode & 0o444) >> 2
             with _opened(str(target), os.O_RDWR | os.O_CREAT | os.O_EXCL, mode) as written:
                 # `size` bytes at most: a program that writes faster than this copies would never be complete.
-                advance = self._advance_function(urgent_before)
-                count = copy.copy_content(source, written, 0, size, advance, keeps_holes=held < size)
+                count = copy.copy_content(
+                    source,
+                    written,
+                    0,
+                    size,
+                    lambda chunk: self.throttle.advance(len(chunk), urgent_before),
+                    keeps_holes=held < size,
+                )
                 if held < size or size >= copy.CHUNK:  # small files are many, and an fsync of each would take long
                     os.fsync(written)
                 after = os.fstat(source)
@@ -312,9 +321,6 @@ class Publisher:
                 if count != size or not (is_unchanged or (is_text and after.st_size >= size)):
                     raise ChangedError(errno.EAGAIN, "it changed during the copy")
                 return self._filesystem.set_mtime(written, before.st_mtime_ns)
-
-    def _advance_function(self, urgent_before: Optional[int]) -> Callable[[bytes], None]:
-        return lambda chunk: self.throttle.advance(len(chunk), urgent_before)
 
     def _publish_file(self, kind: str, artifact: Artifact, path: Path, stamp: int) -> None:
         root = self._roots[kind]
@@ -366,7 +372,7 @@ class Publisher:
         with _opened(artifact.source, os.O_RDONLY) as source, _opened(str(target), os.O_RDWR) as written:
             end = os.fstat(source).st_size
             self._filesystem.check_space(target.parent, end - begin)
-            copy.copy_content(source, written, begin, end, self._advance_function(None))
+            copy.copy_content(source, written, begin, end, lambda chunk: self.throttle.advance(len(chunk)))
             if end - begin >= copy.CHUNK:
                 os.fsync(written)
             stamp = self._filesystem.set_mtime(written, os.fstat(source).st_mtime_ns)
@@ -467,14 +473,6 @@ def _opened(path: str, flags: int, mode: int = 0) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _link_target(artifact: Artifact) -> str:
-    """The target of a link, made relative if the target is copied too."""
-    target = os.readlink(artifact.source)  # noqa: PTH115 - unchanged text
-    if f"{target}/".startswith(f"{artifact.root}/"):
-        return os.path.relpath(target, os.path.dirname(artifact.source))  # noqa: PTH120 - no links followed
-    return target
 
 
 def _common_prefix(source: str, target: Path) -> Optional[int]:
