@@ -20,7 +20,7 @@ def measure(tmp_path):
 
     def of(lines, most=2000):
         path = TaskDirectory(tmp_path).attempt(1).samples(0)
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(line) + "\n" for line in [ABOUT, *lines]), encoding="utf-8")
         return measured_of(samples.read(TaskDirectory(tmp_path), most_lines=most))
 
@@ -43,16 +43,11 @@ IDLE, BUSY = a_gpu(1.0), a_gpu(95.0)
 def test_an_idle_phase_lasts_from_its_first_to_its_last_line(measure):
     (gpu,) = measure([a_line(at, gpu=IDLE if 10 <= at < 40 else BUSY) for at in range(100)]).gpus
     assert gpu.holding_seconds == 900.0
-
-
-def test_short_pauses_are_no_idle_phase_where_lines_are_left_out(measure):
-    found = measure([a_line(at, gpu=IDLE if at % 10 < 2 else BUSY) for at in range(4000)], most=100)
-    assert found.one_in > 30
-    assert found.gpus[0].holding_seconds == 0.0
-
-
-def test_a_long_idle_phase_is_seen_where_lines_are_left_out(measure):
+    # Where lines are left out, a long phase is seen, and short pauses are none.
+    pauses = measure([a_line(at, gpu=IDLE if at % 10 < 2 else BUSY) for at in range(4000)], most=100)
     (gpu,) = measure([a_line(at, gpu=IDLE if at >= 2000 else BUSY) for at in range(4000)], most=100).gpus
+    assert pauses.one_in > 30
+    assert pauses.gpus[0].holding_seconds == 0.0
     assert gpu.holding_seconds == pytest.approx(30 * 2000, rel=0.1)
 
 
@@ -62,29 +57,18 @@ def test_the_peak_of_memory_is_in_the_lines_after_it(measure):
     assert node.memory == (40 * GIB, 40 * GIB, 100 * GIB)
 
 
-@pytest.mark.parametrize(
-    ("missing", "lost_at"),
-    [(1, None), (3, None), (6, 100.0 + 30 * 93)],
-    ids=["the last line", "a driver that hung for a minute", "three minutes"],
-)
-def test_a_gpu_is_lost_after_two_minutes_without_it(measure, missing, lost_at):
-    last = 100 - missing
-    lines = [a_line(at, gpu=BUSY if at < last else {"xid": [79]} if missing == 6 else None) for at in range(100)]
-    assert measure(lines).gpus[0].lost_at == lost_at
-
-
-def test_one_line_without_a_gpu_is_no_loss_where_lines_are_left_out(measure):
+def test_a_gpu_is_lost_after_two_minutes_without_it(measure):
+    # The last line; a driver that hung for a minute; three minutes.
+    for missing, lost_at in ((1, None), (3, None), (6, 100.0 + 30 * 93)):
+        last = 100 - missing
+        lines = [a_line(at, gpu=BUSY if at < last else {"xid": [79]} if missing == 6 else None) for at in range(100)]
+        assert (missing, measure(lines).gpus[0].lost_at) == (missing, lost_at)
     lines = [a_line(at, gpu=None if at == 3999 else BUSY) for at in range(4000)]
-    assert measure(lines, most=50).gpus[0].lost_at is None
+    assert measure(lines, most=50).gpus[0].lost_at is None  # one line, where others are left out
 
 
-def test_the_rate_of_steps_is_counted_and_not_averaged(measure):
-    rank = a_rank(4.0)
-    lines = [a_line(at, rank={**rank, "step": 60 * at}) for at in range(100)]
-    assert measure(lines).ranks[0].steps_per_second == 2.0
-
-
-def test_a_clock_that_jumps_leaves_the_mean_of_the_rates(measure):
+def test_the_rate_of_steps_is_counted_and_not_averaged_unless_the_clock_jumps(measure):
+    assert measure([a_line(at, rank=a_rank(4.0, step=60 * at)) for at in range(100)]).ranks[0].steps_per_second == 2.0
     lines = [a_line(at + (10_000 if at > 50 else 0), rank=a_rank(4.0, step=60 * at)) for at in range(100)]
     assert measure(lines).ranks[0].steps_per_second == 4.0
 

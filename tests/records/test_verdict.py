@@ -106,24 +106,26 @@ def test_where_both_agree_exit_json_tells_more():
     )
 
 
-@for_each("state", [names.COMPLETED, ABSENT])
-def test_a_missing_exit_json_is_unknown_for_90_seconds_and_then_lost(state):
-    noticed = Observations(missing_since=ENDED)
-    assert judged(state, EndingKind.NONE, noticed, ENDED + 90).state == "UNKNOWN"
-    assert judged(state, EndingKind.NONE, noticed, ENDED + 91).state == "LOST"
+MISSED, AHEAD = Observations(missing_since=ENDED), Job("123", None, names.COMPLETED, ended=NOW + 1e6)
+BEGUN = Observations(job=Job("123", None, "PENDING"), at=NOW - 300, claimed=NOW - 100)
 
 
-def test_a_reader_that_comes_an_hour_later_says_lost_at_once():
-    assert judged(names.COMPLETED, EndingKind.NONE, now=ENDED + 3600).state == "LOST"
-
-
-def test_a_job_that_nobody_knows_is_timed_from_the_first_miss_by_our_own_clock():
-    assert judged(ABSENT, EndingKind.NONE, Observations(), NOW + 1e6).state == "UNKNOWN"
-
-
-def test_a_scheduler_whose_clock_is_ahead_does_not_delay_the_verdict_for_ever():
-    ahead = Job("123", None, names.COMPLETED, ended=NOW + 1e6)
-    assert judge(ahead, None, Observations(missing_since=NOW - 91), NOW).state == "LOST"
+@for_each(
+    "answer, known, now, state",
+    [
+        (word(names.COMPLETED), MISSED, ENDED + 90, "UNKNOWN"),
+        (word(names.COMPLETED), MISSED, ENDED + 91, "LOST"),
+        (ABSENT, MISSED, ENDED + 90, "UNKNOWN"),
+        (ABSENT, MISSED, ENDED + 91, "LOST"),
+        (word(names.COMPLETED), Observations(), ENDED + 3600, "LOST"),  # a reader that comes an hour later
+        (ABSENT, Observations(), NOW + 1e6, "UNKNOWN"),  # timed from the first miss, by our own clock
+        (AHEAD, Observations(missing_since=NOW - 91), NOW, "LOST"),  # the scheduler's clock is ahead
+        (UNREACHABLE, BEGUN, NOW, "RUNNING"),  # the attempt began after the last answer
+        (Job("1", None, "SUSPENDED"), Observations(), NOW, "UNKNOWN"),  # no state of this version
+    ],
+)
+def test_without_an_exit_json_time_and_memory_decide(answer, known, now, state):
+    assert judge(answer, None, known, now).state == state
 
 
 def test_lost_has_no_exit_code_because_nobody_knows_it():
@@ -141,11 +143,6 @@ def test_lost_has_no_exit_code_because_nobody_knows_it():
 def test_without_an_answer_the_last_known_state_stands_and_is_marked_stale(memory):
     verdict = judged(UNREACHABLE, EndingKind.NONE, Observations(job=Job("123", None, memory), at=NOW - 300))
     assert verdict == Verdict(memory, message="the scheduler does not answer", stale=NOW - 300)
-
-
-def test_an_attempt_that_began_after_the_last_answer_is_known_to_run():
-    known = Observations(job=Job("123", None, "PENDING"), at=NOW - 300, claimed=NOW - 100)
-    assert judged(UNREACHABLE, EndingKind.NONE, known).state == "RUNNING"
 
 
 def test_an_attempt_is_something_known_even_if_the_scheduler_never_answered():
@@ -195,10 +192,6 @@ def test_a_scheduler_that_ended_it_gives_an_exit_code_that_is_never_0(job, code)
 @for_each("document", [{}, {"state": None}, {"state": "GREAT"}, {"state": ["FAILED"]}, {"state": 0}])
 def test_an_exit_json_without_a_known_state_is_as_good_as_missing(document):
     assert Ending.parse(document) is None
-
-
-def test_a_state_that_this_version_does_not_know_is_unknown_and_no_traceback():
-    assert judge(Job("1", None, "SUSPENDED"), None, Observations(), NOW).state == "UNKNOWN"
 
 
 def test_the_words_of_the_table_are_whose_word_counts():

@@ -316,21 +316,20 @@ def _node(at: int, entry: Mapping[str, Any]) -> LiveNode:
         LiveGpu(gpu=_index(gpu, "gpu", place), name=str(gpu.get("name") or ""), **_numbers(LiveGpu, gpu))
         for place, gpu in enumerate(_entries(entry, "gpus"))
     ]
+    ranks = []
+    for place, rank in enumerate(_entries(entry, "ranks")):
+        metrics = rank.get("metrics")
+        logged = metrics.items() if isinstance(metrics, dict) else ()
+        kept = {str(name): number for name, value in logged if (number := series.logged_number(value)) is not None}
+        ranks.append(LiveRank(rank=_index(rank, "rank", place), metrics=kept, **_numbers(LiveRank, rank)))
     return LiveNode(
         node=_index(entry, "node", at),
         host=str(entry.get("host") or f"node {at}"),
         memory_scope=str(entry.get("memory_scope") or ""),
         gpus=tuple(gpus),
-        ranks=tuple(_rank(place, rank) for place, rank in enumerate(_entries(entry, "ranks"))),
+        ranks=tuple(ranks),
         **_numbers(LiveNode, entry),
     )
-
-
-def _rank(at: int, entry: Mapping[str, Any]) -> LiveRank:
-    metrics = entry.get("metrics")
-    logged = metrics.items() if isinstance(metrics, dict) else ()
-    kept = {str(name): number for name, value in logged if (number := series.logged_number(value)) is not None}
-    return LiveRank(rank=_index(entry, "rank", at), metrics=kept, **_numbers(LiveRank, entry))
 
 
 def _entries(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:

@@ -246,6 +246,7 @@ class Record:
     def __init__(self, path: Path) -> None:
         self.id = path.name
         self.directory = RecordDirectory(path)
+        self._entries: dict[Path, dict[int, Any]] = {}
 
     @classmethod
     def create(cls, plan: Plan, first: Submission | None = None) -> Record:
@@ -322,34 +323,26 @@ class Record:
             drawn = read_json(self.where.task(task).trial)
             if drawn:
                 return dict(drawn["parameters"])
-        try:
-            return self._trials[task]
-        except KeyError:
-            raise RecordUnreadable(f"run `{self.id}` has no task {task}") from None
-
-    @functools.cached_property
-    def _trials(self) -> dict[int, dict[str, Any]]:
-        return self._by_task(self.where.trials, dict)
+        return self._of_task(self.where.trials, dict, task)
 
     def command_of(self, task: int) -> tuple[str, ...]:
         """The command of one task, for an array whose tasks have their own."""
-        try:
-            return self._commands[task]
-        except KeyError:
-            raise RecordUnreadable(f"run `{self.id}` has no task {task}") from None
+        return self._of_task(self.where.commands, tuple, task)
 
-    @functools.cached_property
-    def _commands(self) -> dict[int, tuple[str, ...]]:
-        return self._by_task(self.where.commands, tuple)
-
-    def _by_task(self, path: Path, kind: Callable[[Any], Entry]) -> dict[int, Entry]:
-        """The entries of a file that has one for each task."""
+    def _of_task(self, path: Path, kind: Callable[[Any], Entry], task: int) -> Entry:
+        """The entry of a task in a file that has one for each. It is read once."""
         array = self.plan.array
         try:
-            entries = json.loads(files.read_bytes(path))
-            return {index: kind(entries[place]) for place, index in enumerate(array.indices if array else ())}
+            if path not in self._entries:
+                found = json.loads(files.read_bytes(path))
+                indices = array.indices if array else ()
+                self._entries[path] = {index: kind(found[place]) for place, index in enumerate(indices)}
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
             raise RecordUnreadable(f"`{path.name}` of run `{self.id}` cannot be read: {path}") from error
+        if task not in self._entries[path]:
+            raise RecordUnreadable(f"run `{self.id}` has no task {task}")
+        entry: Entry = self._entries[path][task]
+        return entry
 
     @property
     def offsets(self) -> tuple[int, ...]:

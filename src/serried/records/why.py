@@ -114,7 +114,11 @@ def failures_of(status: RunStatus) -> tuple[Explanation, ...]:
 def explain(status: RunStatus) -> Explanation:
     """Explain the status. Of an array, explain the first tasks that failed."""
     explained = _explain(status)
-    if status.has_ended and _nodes_have_more(status):
+    missing: Sequence[outputs.MissingOutputs] = ()
+    with contextlib.suppress(RecordUnreadable):
+        if status.has_ended and status.tasks is None:  # of an array, one asks about its tasks
+            missing = outputs.missing(Selection(status.record, status.task), has_ended=True)
+    if not all(files.is_lost for files in missing):
         step = f"copy the files that are still on the nodes, within three days: serried fetch {status.id}"
         explained = replace(explained, steps=(step, *explained.steps))
     warnings = warnings_of(status)
@@ -377,17 +381,6 @@ def _here(status: RunStatus, plan: Plan | None) -> str:
         command = "COMMAND"
     ranks = f"--ranks {plan.world_size} " if plan.world_size > 1 else ""
     return f"serried run {ranks}-- {command}"
-
-
-def _nodes_have_more(status: RunStatus) -> bool:
-    """Whether nodes still have files of it. For an array, ask about its tasks."""
-    if status.tasks is not None:
-        return False
-    try:
-        found = outputs.missing(Selection(status.record, status.task), has_ended=True)
-    except RecordUnreadable:
-        return False
-    return any(not each.is_lost for each in found)
 
 
 def _tail(status: RunStatus, failure: Mapping[str, Any] | None) -> tuple[list[str], str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -103,15 +103,6 @@ class RankView(NamedTuple):
     now: LiveRank
     busy: float | None
     """Of its GPU; the mean of the node's GPUs if ranks and GPUs differ in number."""
-
-
-def _ranks(node: LiveNode) -> Iterator[RankView]:
-    busy = [gpu.busy for gpu in node.gpus]
-    known = [value for value in busy if value is not None]
-    mean = statistics.mean(known) if known else None
-    each = busy if len(busy) == len(node.ranks) else [mean] * len(node.ranks)
-    for rank, its in zip(sorted(node.ranks, key=lambda it: it.rank), each, strict=True):
-        yield RankView(node.host, rank, its)
 
 
 class Quantity(NamedTuple):
@@ -225,8 +216,15 @@ class RunPage:
 
     @property
     def _ranks(self) -> list[RankView]:
-        ranks = [rank for node in self.live.live.nodes for rank in _ranks(node)] if self.live else []
-        return sorted(ranks, key=lambda it: it.now.rank)
+        ranks = []
+        for node in self.live.live.nodes if self.live else ():
+            busy = [gpu.busy for gpu in node.gpus]
+            if len(busy) != len(node.ranks):
+                known = [percent for percent in busy if percent is not None]
+                busy = [statistics.mean(known) if known else None] * len(node.ranks)
+            own = sorted(node.ranks, key=lambda rank: rank.rank)
+            ranks += [RankView(node.host, rank, percent) for rank, percent in zip(own, busy, strict=True)]
+        return sorted(ranks, key=lambda rank: rank.now.rank)
 
     @property
     def _quantities(self) -> list[Quantity]:
