@@ -102,12 +102,7 @@ stuck()"""
     run = start(f"test $RANK = 0 || exec {PYTHON} -c '{stuck}'; {waits}", ranks=3, limit=limit)
 
     assert run.wait() == 1
-    assert run.ending == (
-        "FAILED",
-        1,
-        "silence",
-        "no output from any rank for too long; ranks 1, 2 still ran",
-    )
+    assert run.ending == ("FAILED", 1, "silence", "no output from any rank for too long; ranks 1, 2 still ran")
     for rank in (1, 2):
         said, fatal, *stack = run.output(rank=rank).splitlines()
         assert said == "serried: ending this rank with ABRT; a Python program prints its stacks below"
@@ -123,11 +118,7 @@ def test_a_rank_that_heeds_no_term_says_where_it_was(start):
     run = start(
         f'if test $RANK = 0; then exec {PYTHON} -c "{deaf}"; else {failing}; fi',
         limit={"grace_seconds": 1},
-        seconds={
-            "node.ABORT_SECONDS": 120.0,
-            "head.head.OBEY_SECONDS": 240.0,
-            "head.head.SILENT_NODE_SECONDS": 600.0,
-        },
+        seconds={"node.ABORT_SECONDS": 120.0, "head.head.OBEY_SECONDS": 240.0, "head.head.SILENT_NODE_SECONDS": 600.0},
     )
 
     assert run.wait() == 4

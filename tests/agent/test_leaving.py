@@ -112,24 +112,13 @@ NOTHING = "no checkpoint in `{checkpoints}` to continue from"
             "TERM",
             ("REQUEUED", f"{CAME} exited as requested; another attempt continues"),
         ),
-        (
-            "echo ready; sleep 60",
-            "TERM",
-            ("TIMEOUT", f"{CAME} exited as requested; {NOTHING}"),
-        ),
+        ("echo ready; sleep 60", "TERM", ("TIMEOUT", f"{CAME} exited as requested; {NOTHING}")),
         (
             HEEDS.format(SAVED),
             "USR1",
             ("REQUEUED", f"{CAME} exited with status 0 after the notice `USR1`; another attempt continues"),
         ),
-        (
-            HEEDS.format(""),
-            "USR1",
-            (
-                "TIMEOUT",
-                f"{CAME} exited with status 0 after the notice `USR1`; {NOTHING}",
-            ),
-        ),
+        (HEEDS.format(""), "USR1", ("TIMEOUT", f"{CAME} exited with status 0 after the notice `USR1`; {NOTHING}")),
         (PYTHON, "USR1", ("REQUEUED", f"{CAME} saved; another attempt continues")),
         (
             "echo ready; until [ -e $SERRIED_STOP_FILE ]; do sleep 0.05; done",

@@ -11,325 +11,216 @@ class JournalEvent:
     """Entries of `events.jsonl`: the head's journal, and one for each node. Every entry has `t` and `event`."""
 
     # The head's journal.
-    CLAIMED = "claimed"
-    """job, token, host, limit: the head has the attempt."""
-    LAUNCHING = "launching"
-    """argv: the head starts the agents. argv, pid: a node starts the launcher of its ranks."""
-    CONNECTED = "connected"
-    """node, host: a node agent called the head."""
-    STARTING_RANKS = "go"
-    """resume: all nodes are ready; `resume` is the checkpoint to load, or None."""
-    RANK_FAILED = "rank-failed"
-    """node, host, exit, tail: a rank failed by itself."""
+    CLAIMED = "claimed"  # job, token, host, limit: the head has the attempt.
+    LAUNCHING = "launching"  # argv: the head starts the agents. argv, pid: a node starts the launcher of its ranks.
+    CONNECTED = "connected"  # node, host: a node agent called the head.
+    STARTING_RANKS = "go"  # resume: all nodes are ready; `resume` is the checkpoint to load, or None.
+    RANK_FAILED = "rank-failed"  # node, host, exit, tail: a rank failed by itself.
+    # node, host, exit, tail: a rank that the user's script launched failed by itself; its exit has `launch`.
     LAUNCHED_RANK_FAILED = "launched-rank-failed"
-    """node, host, exit, tail: a rank that the user's script launched failed by itself; its exit has `launch`."""
+    # node, host, launch, within, restarts: the launcher started such a rank for the `restarts`-th time again.
     LAUNCHED_RANK_RESTARTED = "launched-rank-restarted"
-    """node, host, launch, within, restarts: the launcher started such a rank for the `restarts`-th time again."""
+    # launch, rank, host: the head ends what still runs of a launch after the failure of this rank of it.
     ENDING_LAUNCH = "ending-launch"
-    """launch, rank, host: the head ends what still runs of a launch after the failure of this rank of it."""
-    LAUNCHES = "launches"
-    """launches, failures: what the user's script launched, and its calls that failed."""
-    NODE_LOST = "node-lost"
-    """node, host, because: a node agent disappeared before it was done."""
-    NODE_ENDED = "node-ended"
-    """node, host, exits, left, swept, unsaved, missing: a node agent is done."""
+    LAUNCHES = "launches"  # launches, failures: what the user's script launched, and its calls that failed.
+    NODE_LOST = "node-lost"  # node, host, because: a node agent disappeared before it was done.
+    NODE_ENDED = "node-ended"  # node, host, exits, left, swept, unsaved, missing: a node agent is done.
+    # status, said: the scheduler's launcher of the agents exited; `said` is its last output.
     AGENT_LAUNCHER_EXITED = "launcher-exit"
-    """status, said: the scheduler's launcher of the agents exited; `said` is its last output."""
-    LAUNCH_FAILED = "launch-failed"
-    """message, status: the attempt ended before its ranks started."""
-    LAUNCHER_FAILED = "starter-failed"
-    """message, status: the launcher of the ranks failed, and no rank did."""
-    ENDING_AGENT_LAUNCHER = "ending-launcher"
-    """The agents' launcher did not exit in time and gets TERM."""
-    ALL_RANKS_ENDED = "all-over"
-    """No rank runs on any node; results may still be copied."""
-    ORPHANED = "orphaned"
-    """job.sh ended before the head."""
-    SUPERSEDED = "superseded"
-    """A later attempt of the same run has begun."""
+    LAUNCH_FAILED = "launch-failed"  # message, status: the attempt ended before its ranks started.
+    LAUNCHER_FAILED = "starter-failed"  # message, status: the launcher of the ranks failed, and no rank did.
+    ENDING_AGENT_LAUNCHER = "ending-launcher"  # The agents' launcher did not exit in time and gets TERM.
+    ALL_RANKS_ENDED = "all-over"  # No rank runs on any node; results may still be copied.
+    ORPHANED = "orphaned"  # job.sh ended before the head.
+    SUPERSEDED = "superseded"  # A later attempt of the same run has begun.
+    # seen: ranks have connected to each other; `seen` is None where a node cannot tell.
     RANKS_CONNECTED = "ranks-in-contact"
-    """seen: ranks have connected to each other; `seen` is None where a node cannot tell."""
-    RANKS_UNCONNECTED = "ranks-apart"
-    """message: ranks have not connected to each other yet."""
+    RANKS_UNCONNECTED = "ranks-apart"  # message: ranks have not connected to each other yet.
+    # node, host, and the fields of SIDE_COMMAND_EXITED: a command of `beside` failed by itself.
     SIDE_COMMAND_FAILED = "side-command-failed"
-    """node, host, and the fields of SIDE_COMMAND_EXITED: a command of `beside` failed by itself."""
+    # node, host, gpus: `gpu`, `memory` and `processes` of each GPU that others used when the ranks started.
     GPUS_IN_USE = "gpus-in-use"
-    """node, host, gpus: `gpu`, `memory` and `processes` of each GPU that others used when the ranks started."""
-    STACKS = "stacks"
-    """id, nodes: these nodes are to write the stacks of their ranks."""
+    STACKS = "stacks"  # id, nodes: these nodes are to write the stacks of their ranks.
 
-    ANOMALY = "anomaly"
-    """code, message, and ranks or nodes: something unusual, which may have passed since."""
+    ANOMALY = "anomaly"  # code, message, and ranks or nodes: something unusual, which may have passed since.
 
     # Both.
+    # node, host in the head's journal: all ranks of a node. rank, local_rank, pid in a node's: one rank.
     STARTED = "started"
-    """node, host in the head's journal: all ranks of a node. rank, local_rank, pid in a node's: one rank."""
+    # reason, and in the head's journal because, save, notice, absent, node: ranks are to end, or to save first. Of a
+    # job script also `launches`: those that run then.
     STOPPING = "stopping"
-    """reason, and in the head's journal because, save, notice, absent, node: ranks are to end, or to save first.
-
-    Of a job script also `launches`: those that run then.
-    """
-    STAGING = "staging"
-    """bytes, of, files, of_files, rate, left, waits_for, unpacks: progress of the slowest node."""
-    STAGED = "staged"
-    """bytes, files, seconds: the data is on the node, or on all nodes."""
-    LAUNCHER_EXITED = "starter-ended"
-    """name, status, said, problem: a launcher of ranks exited."""
-    ENDED = "ended"
-    """The agent's last entry. Also the last entry of a recovery or a cleanup."""
+    STAGING = "staging"  # bytes, of, files, of_files, rate, left, waits_for, unpacks: progress of the slowest node.
+    STAGED = "staged"  # bytes, files, seconds: the data is on the node, or on all nodes.
+    LAUNCHER_EXITED = "starter-ended"  # name, status, said, problem: a launcher of ranks exited.
+    ENDED = "ended"  # The agent's last entry. Also the last entry of a recovery or a cleanup.
 
     # A node's journal.
-    RANK_EXIT = "rank-exit"
-    """The fields of an exit: rank, local_rank, exit_code, signal, seconds, ended_by_us."""
-    LAUNCHED_RANK_STARTED = "launched-rank-started"
-    """rank, local_rank, pid, launch: a rank of the user's script."""
+    RANK_EXIT = "rank-exit"  # The fields of an exit: rank, local_rank, exit_code, signal, seconds, ended_by_us.
+    LAUNCHED_RANK_STARTED = "launched-rank-started"  # rank, local_rank, pid, launch: a rank of the user's script.
+    # The fields of an exit, launch, within, restarts, and needed. `within` is the rank of the outer launch, and
+    # `restarts` how often the launcher had started this rank again. `needed`: the other ranks of its launch cannot
+    # continue without it.
     LAUNCHED_RANK_ENDED = "launched-rank-ended"
-    """The fields of an exit, launch, within, restarts, and needed.
-
-    `within` is the rank of the outer launch, and `restarts` how often the launcher had started this rank again.
-    `needed`: the other ranks of its launch cannot continue without it.
-    """
+    # because: ranks of the user's script cannot connect to the agent of this node.
     LAUNCHED_RANKS_HAVE_NO_LOGS = "launched-ranks-have-no-logs"
-    """because: ranks of the user's script cannot connect to the agent of this node."""
-    RANK_RESTARTED = "rank-restarted"
-    """The fields of an exit: the launcher started this rank again."""
-    RANK_EXCUSED = "rank-excused"
-    """The fields of an exit: a failure after which the launcher may start the rank again."""
+    RANK_RESTARTED = "rank-restarted"  # The fields of an exit: the launcher started this rank again.
+    RANK_EXCUSED = "rank-excused"  # The fields of an exit: a failure after which the launcher may start the rank again.
+    # index, command, exit_code, signal, seconds, ended_by_us, problem: a command of `beside` exited.
     SIDE_COMMAND_EXITED = "side-command-exited"
-    """index, command, exit_code, signal, seconds, ended_by_us, problem: a command of `beside` exited."""
-    HEAD_LOST = "head-lost"
-    """The connection to the head ended."""
-    SWEPT = "swept"
-    """count, left: processes of the attempt that were ended after its ranks."""
-    IMAGE = "image"
-    """bytes, seconds, problem: the copy of the container image on the node's disk."""
-    ITEM_STAGED = "staged-item"
-    """item, origin, bytes, files, seconds."""
-    STAGING_WAITS = "staging-waits"
-    """item, run: another run is staging the same item."""
-    STAGING_PROBLEM = "staging-problem"
-    """item, problem: a warning; staging continues."""
-    STAGING_ALONE = "staging-alone"
-    """because: this node reads the source, because the node before it stopped sending."""
-    STAGING_REFUSED = "staging-refused"
-    """address, because: a connection that did not prove to be of this attempt."""
-    STAGE_FAILED = "stage-failed"
-    """because: the data cannot be had on this node."""
-    STAGE_OUT_STARTED = "bringing"
-    """folder, kinds: what is copied from this node."""
-    STAGE_OUT_PROBLEM = "bring-problem"
-    """message: a warning; the copy is tried again."""
-    STAGE_OUT_RESTARTED = "bring-again"
-    """starts: the process that copies ended and is started again."""
-    COPIED = "brought"
-    """kind, names, files, bytes: checkpoints or results that are in the run directory now."""
-    STAGE_OUT_ENDED = "all-brought"
-    """missing, torn, unnamed, unwatched, files, bytes, seconds."""
+    HEAD_LOST = "head-lost"  # The connection to the head ended.
+    SWEPT = "swept"  # count, left: processes of the attempt that were ended after its ranks.
+    IMAGE = "image"  # bytes, seconds, problem: the copy of the container image on the node's disk.
+    ITEM_STAGED = "staged-item"  # item, origin, bytes, files, seconds.
+    STAGING_WAITS = "staging-waits"  # item, run: another run is staging the same item.
+    STAGING_PROBLEM = "staging-problem"  # item, problem: a warning; staging continues.
+    STAGING_ALONE = "staging-alone"  # because: this node reads the source, because the node before it stopped sending.
+    STAGING_REFUSED = "staging-refused"  # address, because: a connection that did not prove to be of this attempt.
+    STAGE_FAILED = "stage-failed"  # because: the data cannot be had on this node.
+    STAGE_OUT_STARTED = "bringing"  # folder, kinds: what is copied from this node.
+    STAGE_OUT_PROBLEM = "bring-problem"  # message: a warning; the copy is tried again.
+    STAGE_OUT_RESTARTED = "bring-again"  # starts: the process that copies ended and is started again.
+    COPIED = "brought"  # kind, names, files, bytes: checkpoints or results that are in the run directory now.
+    STAGE_OUT_ENDED = "all-brought"  # missing, torn, unnamed, unwatched, files, bytes, seconds.
 
     # The journals of a recovery and of a cleanup.
-    BEGUN = "begun"
-    """host: followed by ENDED."""
+    BEGUN = "begun"  # host: followed by ENDED.
 
 
 class ItemOrigin:
     """`origin` of an entry ITEM_STAGED."""
 
     SOURCE = "source"
-    PEER = "peer"
-    """The node before it."""
-    CACHE = "cache"
-    """The node's own disk."""
-    IN_PLACE = "in place"
-    """Not copied: ranks read the source."""
+    PEER = "peer"  # The node before it.
+    CACHE = "cache"  # The node's own disk.
+    IN_PLACE = "in place"  # Not copied: ranks read the source.
 
 
 class ToAttempt:
     """`request` of a line in control.jsonl, from a command of the user to the head of an attempt."""
 
-    STOP = "stop"
-    """reason, by, save: end the ranks; with `save` they may save first."""
+    STOP = "stop"  # reason, by, save: end the ranks; with `save` they may save first.
+    # id, ranks: have each node write the stacks of these ranks, None for all, as `schema.stacks` says.
     STACKS = "stacks"
-    """id, ranks: have each node write the stacks of these ranks, None for all, as `schema.stacks` says."""
 
 
 class ToNode:
     """`do` of the head's messages to a node agent."""
 
-    HEARTBEAT = "heartbeat"
-    """The head is alive."""
-    STAGE = "stage"
-    """before: the address and port of the node to take data from; None for the source."""
+    HEARTBEAT = "heartbeat"  # The head is alive.
+    STAGE = "stage"  # before: the address and port of the node to take data from; None for the source.
+    # hosts, place, left: a host list, the variables of ranks, and the seconds until the job's limit.
     START_RANKS = "start-ranks"
-    """hosts, place, left: a host list, the variables of ranks, and the seconds until the job's limit."""
-    STOP = "stop"
-    """reason, hard, grace: end the ranks, or, without `hard`, ask them to save."""
-    ALL_RANKS_ENDED = "all-ranks-ended"
-    """No rank runs on any node."""
-    LAUNCHERS_EXITED = "launchers-exited"
-    """killed: every launcher exited; whether one was killed."""
-    RELEASE = "release"
-    """patience: let launchers see how their ranks ended, and give them so many seconds to exit."""
-    SCRIPT_STARTED = "script-started"
-    """host, pid: the user's script runs, on the first node."""
-    END_LAUNCH = "end-launch"
-    """launch, grace, because: end the ranks of a launch in the user's script."""
-    SCRIPT_ENDED = "script-ended"
-    """exit: the user's script ended; None if it was never started."""
+    STOP = "stop"  # reason, hard, grace: end the ranks, or, without `hard`, ask them to save.
+    ALL_RANKS_ENDED = "all-ranks-ended"  # No rank runs on any node.
+    LAUNCHERS_EXITED = "launchers-exited"  # killed: every launcher exited; whether one was killed.
+    RELEASE = "release"  # patience: let launchers see how their ranks ended, and give them so many seconds to exit.
+    SCRIPT_STARTED = "script-started"  # host, pid: the user's script runs, on the first node.
+    END_LAUNCH = "end-launch"  # launch, grace, because: end the ranks of a launch in the user's script.
+    SCRIPT_ENDED = "script-ended"  # exit: the user's script ended; None if it was never started.
+    # id, ranks as in ToAttempt.STACKS, script: write their stacks. `script` is the pid of the user's script, or 0.
     STACKS = "stacks"
-    """id, ranks as in ToAttempt.STACKS, script: write their stacks. `script` is the pid of the user's script, or 0."""
+    # id, command: run the command of a launcher on another node; `id` is that node and its count of commands.
     REMOTE_RUN = "remote-run"
-    """id, command: run the command of a launcher on another node; `id` is that node and its count of commands."""
-    REMOTE_CANCEL = "remote-cancel"
-    """id: end the command, because the launcher on the other node no longer waits."""
-    REMOTE_EXITED = "remote-exited"
-    """id, status: the command exited on another node."""
-    BYE = "bye"
-    """The attempt is over."""
+    REMOTE_CANCEL = "remote-cancel"  # id: end the command, because the launcher on the other node no longer waits.
+    REMOTE_EXITED = "remote-exited"  # id, status: the command exited on another node.
+    BYE = "bye"  # The attempt is over.
 
 
 class ToHead:
     """`event` of a node agent's messages to the head."""
 
-    HEARTBEAT = "heartbeat"
-    """quiet, running, over, patience."""
-    SAMPLE = "sample"
-    """The fields of an entry of `nodes` in live.json."""
-    STAGE_PORT = "stage-port"
-    """port: where this node serves data; 0 where it does not."""
-    STAGING = "staging"
-    """The fields of JournalEvent.STAGING, of this node."""
-    STAGED = "staged"
-    """bytes, files, seconds."""
-    STAGE_FAILED = "stage-failed"
-    """because."""
-    STARTED = "started"
-    """The ranks of this node run."""
+    HEARTBEAT = "heartbeat"  # quiet, running, over, patience.
+    SAMPLE = "sample"  # The fields of an entry of `nodes` in live.json.
+    STAGE_PORT = "stage-port"  # port: where this node serves data; 0 where it does not.
+    STAGING = "staging"  # The fields of JournalEvent.STAGING, of this node.
+    STAGED = "staged"  # bytes, files, seconds.
+    STAGE_FAILED = "stage-failed"  # because.
+    STARTED = "started"  # The ranks of this node run.
+    # place, address: the first node's variables for the user's script, and where its ranks connect on each node.
     SCRIPT_PLACE = "script-place"
-    """place, address: the first node's variables for the user's script, and where its ranks connect on each node."""
+    # exit, tail: a rank that the user's script launched failed by itself.
     LAUNCHED_RANK_FAILED = "launched-rank-failed"
-    """exit, tail: a rank that the user's script launched failed by itself."""
+    # launch, within, restarts, as in JournalEvent.LAUNCHED_RANK_RESTARTED.
     LAUNCHED_RANK_RESTARTED = "launched-rank-restarted"
-    """launch, within, restarts, as in JournalEvent.LAUNCHED_RANK_RESTARTED."""
-    LAUNCH_RUNS = "launch-runs"
-    """launch, runs: whether ranks of this launch of the user's script run on this node."""
-    RANK_STARTED = "rank-started"
-    """rank: started by a launcher."""
-    RANK_ENDED = "rank-ended"
-    """rank, well, taken: `taken` where the launcher ended it unasked."""
-    FAILED = "failed"
-    """exit, tail: a rank failed by itself."""
-    CONTACT = "contact"
-    """seen: ranks have connected; None where the node cannot tell."""
-    SIDE_COMMAND_FAILED = "side-command-failed"
-    """The fields of JournalEvent.SIDE_COMMAND_EXITED."""
-    GPUS_IN_USE = "gpus-in-use"
-    """gpus, as in JournalEvent.GPUS_IN_USE."""
-    LAUNCHER_EXITED = "launcher-exited"
-    """name, status, said, problem."""
-    LAUNCHER_PROBLEM = "launcher-problem"
-    """message: the launcher started ranks other than those of the plan."""
-    RELAY = "relay"
-    """to, message: for another node."""
-    STOP = "stop"
-    """reason: the scheduler sent TERM to this node."""
-    ORPHANED = "orphaned"
-    """The scheduler's process on this node ended."""
-    DONE = "done"
-    """exits, left, swept, unsaved, missing, contact, cpu_seconds."""
+    LAUNCH_RUNS = "launch-runs"  # launch, runs: whether ranks of this launch of the user's script run on this node.
+    RANK_STARTED = "rank-started"  # rank: started by a launcher.
+    RANK_ENDED = "rank-ended"  # rank, well, taken: `taken` where the launcher ended it unasked.
+    FAILED = "failed"  # exit, tail: a rank failed by itself.
+    CONTACT = "contact"  # seen: ranks have connected; None where the node cannot tell.
+    SIDE_COMMAND_FAILED = "side-command-failed"  # The fields of JournalEvent.SIDE_COMMAND_EXITED.
+    GPUS_IN_USE = "gpus-in-use"  # gpus, as in JournalEvent.GPUS_IN_USE.
+    LAUNCHER_EXITED = "launcher-exited"  # name, status, said, problem.
+    LAUNCHER_PROBLEM = "launcher-problem"  # message: the launcher started ranks other than those of the plan.
+    RELAY = "relay"  # to, message: for another node.
+    STOP = "stop"  # reason: the scheduler sent TERM to this node.
+    ORPHANED = "orphaned"  # The scheduler's process on this node ended.
+    DONE = "done"  # exits, left, swept, unsaved, missing, contact, cpu_seconds.
 
 
 class FromLaunched:
     """`event` of the programs that a launcher starts, to the agent of their node: a rank, or an `ssh`."""
 
-    RANK_WAITS = "rank-waits"
-    """environ: a rank waits for its command; its environment has the launcher's variables."""
+    RANK_WAITS = "rank-waits"  # environ: a rank waits for its command; its environment has the launcher's variables.
+    # launch, argv, directory, environ: a rank of a launch in a job script waits for its log and variables. `environ`
+    # has only the variables that identify the rank.
     PROGRAM_WAITS = "program-waits"
-    """launch, argv, directory, environ: a rank of a launch in a job script waits for its log and variables.
-
-    `environ` has only the variables that identify the rank.
-    """
+    # The command may run from now on, even if this program is killed before it can report the pid.
     RANK_STARTING = "rank-starting"
-    """The command may run from now on, even if this program is killed before it can report the pid."""
-    RANK_STARTED = "rank-started"
-    """pid."""
+    RANK_STARTED = "rank-started"  # pid.
+    # status, problem, signal, oom: the wait status, and the last signal that this program forwarded, or 0.
     RANK_ENDED = "rank-ended"
-    """status, problem, signal, oom: the wait status, and the last signal that this program forwarded, or 0."""
-    RUN_REMOTE = "run-remote"
-    """host, command: an `ssh` that runs a command on another node."""
+    RUN_REMOTE = "run-remote"  # host, command: an `ssh` that runs a command on another node.
 
 
 class ToLaunched:
     """`do` of an agent's messages to the programs that a launcher starts."""
 
+    # argv, environment, directory, log, mode, cpus: the command of a rank. After PROGRAM_WAITS only environment, log
+    # and mode. There `environment` has changes alone; None unsets a variable.
     RUN = "run"
-    """argv, environment, directory, log, mode, cpus: the command of a rank.
-
-    After PROGRAM_WAITS only environment, log and mode. There `environment` has changes alone; None unsets a variable.
-    """
-    REFUSE = "refuse"
-    """because: the rank is not in the plan, or the host is not a node of the attempt."""
-    LEAVE = "leave"
-    """The launcher may see the end of this rank."""
-    REMOTE_EXITED = "remote-exited"
-    """status: exit status of the command that an `ssh` ran."""
+    REFUSE = "refuse"  # because: the rank is not in the plan, or the host is not a node of the attempt.
+    LEAVE = "leave"  # The launcher may see the end of this rank.
+    REMOTE_EXITED = "remote-exited"  # status: exit status of the command that an `ssh` ran.
 
 
 class ToHelper:
     """`do` of an agent's messages to its stage-in and stage-out processes."""
 
-    PREPARE = "prepare"
-    """items, view, shared, has_disk, hashed, limit, key, mark, run, node, serves: what to stage."""
-    STAGE = "stage"
-    """before: as in ToNode.STAGE."""
-    SERVED = "served"
-    """No other node needs data from this one."""
-    RELEASE = "release"
-    """The ranks have ended."""
-    HURRY = "hurry"
-    """The end is near: copy without limits of bandwidth."""
-    FINISH = "finish"
-    """trusted, all_trusted, seconds: the ranks have ended; copy the rest."""
+    PREPARE = "prepare"  # items, view, shared, has_disk, hashed, limit, key, mark, run, node, serves: what to stage.
+    STAGE = "stage"  # before: as in ToNode.STAGE.
+    SERVED = "served"  # No other node needs data from this one.
+    RELEASE = "release"  # The ranks have ended.
+    HURRY = "hurry"  # The end is near: copy without limits of bandwidth.
+    FINISH = "finish"  # trusted, all_trusted, seconds: the ranks have ended; copy the rest.
 
 
 class ToSampler:
     """`do` of an agent's messages to its sampler. The answers are messages for the head: SAMPLE, GPUS_IN_USE."""
 
+    # every, node, host, folder, attempt, results, mode, gpus, is_shared, mark, metric: what to measure, and where to
+    # write it. `gpus` is the job's list of GPUs: an empty text for none, None for all that the driver shows.
+    # `is_shared`: other programs keep the node's CPUs busy too. `mark`, in the environment of the attempt's processes,
+    # is None for a sampler that replaces another. `metric` has name and source.
     BEGIN = "begin"
-    """every, node, host, folder, attempt, results, mode, gpus, is_shared, mark, metric: what to measure, and where to
-    write it.
-
-    `gpus` is the job's list of GPUs: an empty text for none, None for all that the driver shows. `is_shared`: other
-    programs keep the node's CPUs busy too. `mark`, in the environment of the attempt's processes, is None for a sampler
-    that replaces another. `metric` has name and source.
-    """
-    RANKS = "ranks"
-    """ranks: the ranks that run on this node, each with rank, pid and log."""
-    FINISH = "finish"
-    """The ranks have ended."""
+    RANKS = "ranks"  # ranks: the ranks that run on this node, each with rank, pid and log.
+    FINISH = "finish"  # The ranks have ended.
 
 
 class FromStageIn:
     """`say` of the stage-in process."""
 
-    READY = "ready"
-    """port: where it serves data; 0 where it does not."""
-    PROGRESS = "progress"
-    """The fields of JournalEvent.STAGING."""
-    LOG = "note"
-    """event and its fields, for the node's journal."""
-    STAGED = "staged"
-    """bytes, files, seconds."""
-    FAILED = "failed"
-    """because."""
+    READY = "ready"  # port: where it serves data; 0 where it does not.
+    PROGRESS = "progress"  # The fields of JournalEvent.STAGING.
+    LOG = "note"  # event and its fields, for the node's journal.
+    STAGED = "staged"  # bytes, files, seconds.
+    FAILED = "failed"  # because.
 
 
 class FromStageOut:
     """`event` of the stage-out process; COPIED goes into the node's journal as it is."""
 
     COPIED = JournalEvent.COPIED
-    PROGRESS = "progress"
-    """moved, files, bytes."""
-    PROBLEM = "problem"
-    """message."""
-    FINISHED = "finished"
-    """The fields of JournalEvent.STAGE_OUT_ENDED."""
+    PROGRESS = "progress"  # moved, files, bytes.
+    PROBLEM = "problem"  # message.
+    FINISHED = "finished"  # The fields of JournalEvent.STAGE_OUT_ENDED.

@@ -209,8 +209,7 @@ BEFORE = ("claimed", "launching", "connected", "go", "started")
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
-    [("NODE_FAIL", ("REQUEUED", "node-lost")), ("PREEMPTED", ("REQUEUED", "preempt"))],
+    ("word", "told"), [("NODE_FAIL", ("REQUEUED", "node-lost")), ("PREEMPTED", ("REQUEUED", "preempt"))]
 )
 def test_an_attempt_that_left_no_word_is_followed_where_the_scheduler_tells_what_took_it(  # noqa: PLR0917 - fixtures
     ended, start, desk, word, told, wait_until
@@ -365,8 +364,4 @@ def test_blanks_are_filled_in_and_nothing_else_is():
         successor_commands.task_of("k3f9q2.4-2"),
         successor_commands.task_of("k3f9q2-12"),
         successor_commands.number_of("k3f9q2.4-12"),
-    ) == (
-        4,
-        None,
-        12,
-    )
+    ) == (4, None, 12)

@@ -293,14 +293,7 @@ def test_warnings_are_in_the_live_file_and_each_is_recorded_once(tmp_path):
     recorded = []
     own_files, agent = TaskDirectory(tmp_path).attempt(1), SimpleNamespace(index=0, host="n0", last_message_at=1.0)
     attempt = SimpleNamespace(
-        files=own_files,
-        number=1,
-        nodes=1,
-        world_size=1,
-        is_script=False,
-        restarts=0,
-        file_mode=0o600,
-        plan=a_plan(),
+        files=own_files, number=1, nodes=1, world_size=1, is_script=False, restarts=0, file_mode=0o600, plan=a_plan()
     )
     make_directory(own_files.path)
     live = LiveFile(attempt, [agent], lambda: agent.last_message_at, None, recorded.append)

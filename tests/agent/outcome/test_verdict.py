@@ -27,216 +27,186 @@ REQUEUE = event(
 )
 NODE_FAILURE = event("launcher-exit", status=1, said=["srun: error: Node failure on n2"])
 
+WELL = ("COMPLETED", 0, None)
+CANCELLED = ("CANCELLED", 143, "cancel")
+STOPPED = ("CANCELLED", 143, "user")
+AGENT_KILLED = ("FAILED", 137, "agent-killed")
+SCRIPT_KILLED = ("FAILED", 137, "job-script-killed")
+NOT_LAUNCHED = ("LAUNCH_FAILED", 70, "launch")
+NODE_LOST = ("NODE_FAIL", 71, "node-lost")
+LIMIT = ("TIMEOUT", 124, "limit")
+MAY_CONTINUE = {"has_checkpoint": True, "obstacle": None}
+
+
+def ran(*events, **facts):
+    return evidence([*STARTED, *events], **facts)
+
+
 CASES = {
-    "every rank ended well": (evidence([*STARTED, *FINE]), ("COMPLETED", 0, None)),
+    "every rank ended well": (ran(*FINE), WELL),
     "one rank failed": (
-        evidence([*STARTED, stopping("failure"), ended(0, exit_of(0, 3)), ended(1, exit_of(1, signal=15, ours=True))]),
+        ran(stopping("failure"), ended(0, exit_of(0, 3)), ended(1, exit_of(1, signal=15, ours=True))),
         ("FAILED", 3, "exit"),
     ),
-    "one rank was killed": (evidence([*STARTED, ended(0, exit_of(0, signal=11)), FINE[1]]), ("FAILED", 139, "signal")),
+    "one rank was killed": (ran(ended(0, exit_of(0, signal=11)), FINE[1]), ("FAILED", 139, "signal")),
     "the kernel killed a rank for memory": (
-        evidence([*STARTED, stopping("failure"), ended(0, exit_of(0, signal=9, oom=True)), OURS[1]]),
+        ran(stopping("failure"), ended(0, exit_of(0, signal=9, oom=True)), OURS[1]),
         ("OUT_OF_MEMORY", 137, "out-of-memory"),
     ),
-    "a rank is not accounted for": (evidence([*STARTED, FINE[0]]), ("FAILED", 137, "agent-killed")),
-    "nothing is known at all": (evidence([]), ("LAUNCH_FAILED", 70, "launch")),
-    "nobody started": (evidence(CONNECTED), ("LAUNCH_FAILED", 70, "launch")),
-    "the launch failed": (evidence([event("launch-failed", message="no")]), ("LAUNCH_FAILED", 70, "launch")),
-    "its steps are profiled": (evidence([*STARTED, stopping("profiled"), *OURS]), ("COMPLETED", 0, "profiled")),
+    "a rank is not accounted for": (ran(FINE[0]), AGENT_KILLED),
+    "nothing is known at all": (evidence([]), NOT_LAUNCHED),
+    "nobody started": (evidence(CONNECTED), NOT_LAUNCHED),
+    "the launch failed": (evidence([event("launch-failed", message="no")]), NOT_LAUNCHED),
+    "its steps are profiled": (ran(stopping("profiled"), *OURS), ("COMPLETED", 0, "profiled")),
     "a rank failed before its steps were profiled": (
-        evidence([*STARTED, stopping("failure"), ended(0, exit_of(0, 3)), OURS[1], stopping("profiled")]),
+        ran(stopping("failure"), ended(0, exit_of(0, 3)), OURS[1], stopping("profiled")),
         ("FAILED", 3, "exit"),
     ),
-    "cancelled before the start": (evidence([stopping("cancel")]), ("CANCELLED", 143, "cancel")),
+    "cancelled before the start": (evidence([stopping("cancel")]), CANCELLED),
     "an agent died before the start, and its launcher ended the others": (
         evidence(
             [CONNECTED[0], stopping("cancel", node=0), ended(0), event("launcher-exit", status=137, said=["Killed"])],
             nodes={1: []},
         ),
-        ("LAUNCH_FAILED", 70, "launch"),
+        NOT_LAUNCHED,
     ),
     "job.sh was killed before the start, and then the launcher": (
         evidence([CONNECTED[0], *KILLED_SCRIPT, event("launcher-exit", status=143, said=["Terminated"])]),
         ("LAUNCH_FAILED", 70, "job-script-killed"),
     ),
     "an agent died, and its launcher ended the others before that was known": (
-        evidence([*STARTED, stopping("cancel", node=0), LOST, stopping("lost"), LAUNCHER_EXIT, OURS[0]], nodes={1: []}),
-        ("FAILED", 137, "agent-killed"),
+        ran(stopping("cancel", node=0), LOST, stopping("lost"), LAUNCHER_EXIT, OURS[0], nodes={1: []}),
+        AGENT_KILLED,
     ),
     "cancelled, and an agent had died": (
-        evidence([*STARTED, stopping("cancel", node=0), stopping("cancel"), OURS[0]], nodes={1: []}),
-        ("CANCELLED", 143, "cancel"),
+        ran(stopping("cancel", node=0), stopping("cancel"), OURS[0], nodes={1: []}),
+        CANCELLED,
     ),
     "cancelled, and the head was killed before it heard of all nodes": (
-        evidence([*STARTED, stopping("cancel", node=0)], nodes={0: [stopping("cancel")], 1: [stopping("cancel")]}),
-        ("CANCELLED", 143, "cancel"),
+        ran(stopping("cancel", node=0), nodes={0: [stopping("cancel")], 1: [stopping("cancel")]}),
+        CANCELLED,
     ),
     "a step was cancelled, and TERM came to all agents": (
-        evidence([*STARTED, stopping("cancel", node=0), stopping("cancel", node=1), *OURS]),
-        ("CANCELLED", 143, "cancel"),
+        ran(stopping("cancel", node=0), stopping("cancel", node=1), *OURS),
+        CANCELLED,
     ),
-    "the limit came before the start": (evidence([stopping("limit")]), ("TIMEOUT", 124, "limit")),
-    "cancelled": (evidence([*STARTED, stopping("cancel"), *OURS]), ("CANCELLED", 143, "cancel")),
-    "job.sh was killed as the ranks ended well": (
-        evidence([*STARTED, *KILLED_SCRIPT, stopping("cancel", node=0), *SWEPT]),
-        ("COMPLETED", 0, None),
-    ),
+    "the limit came before the start": (evidence([stopping("limit")]), LIMIT),
+    "cancelled": (ran(stopping("cancel"), *OURS), CANCELLED),
+    "job.sh was killed as the ranks ended well": (ran(*KILLED_SCRIPT, stopping("cancel", node=0), *SWEPT), WELL),
     "job.sh was killed as the ranks ended well, and something of theirs still ran": (
-        evidence([*STARTED, *KILLED_SCRIPT, SWEPT[0], {**SWEPT[1], "swept": 1}]),
-        ("FAILED", 137, "job-script-killed"),
+        ran(*KILLED_SCRIPT, SWEPT[0], {**SWEPT[1], "swept": 1}),
+        SCRIPT_KILLED,
     ),
     "job.sh was killed as the ranks ended well, and it was cancelled": (
-        evidence([*STARTED, stopping("cancel"), *KILLED_SCRIPT, *SWEPT]),
-        ("CANCELLED", 143, "cancel"),
+        ran(stopping("cancel"), *KILLED_SCRIPT, *SWEPT),
+        CANCELLED,
     ),
     "the connections broke after the ranks had ended well": (
-        evidence([*STARTED, LOST, stopping("lost"), SWEPT[0]], nodes={1: [*node_journal(exit_of(1)), NOTHING_LEFT]}),
-        ("COMPLETED", 0, None),
+        ran(LOST, stopping("lost"), SWEPT[0], nodes={1: [*node_journal(exit_of(1)), NOTHING_LEFT]}),
+        WELL,
     ),
     "a connection broke, and nobody knows what the ranks have left there": (
-        evidence([*STARTED, LOST, stopping("lost"), SWEPT[0]], nodes={1: node_journal(exit_of(1))}),
-        ("NODE_FAIL", 71, "node-lost"),
+        ran(LOST, stopping("lost"), SWEPT[0], nodes={1: node_journal(exit_of(1))}),
+        NODE_LOST,
     ),
     "a connection broke, and a rank there was ended for that": (
-        evidence(
-            [*STARTED, LOST, stopping("lost"), SWEPT[0]],
-            nodes={1: [*node_journal(exit_of(1, ours=True)), NOTHING_LEFT]},
-        ),
-        ("NODE_FAIL", 71, "node-lost"),
+        ran(LOST, stopping("lost"), SWEPT[0], nodes={1: [*node_journal(exit_of(1, ours=True)), NOTHING_LEFT]}),
+        NODE_LOST,
     ),
     "job.sh was killed, and a rank of which nobody knows": (
-        evidence([*STARTED, *KILLED_SCRIPT, SWEPT[0]], nodes={1: []}),
-        ("FAILED", 137, "job-script-killed"),
+        ran(*KILLED_SCRIPT, SWEPT[0], nodes={1: []}),
+        SCRIPT_KILLED,
     ),
-    "cancelled, and ranks ended well": (evidence([*STARTED, stopping("cancel"), *FINE]), ("CANCELLED", 143, "cancel")),
-    "cancelled, and ranks have saved": (
-        evidence([*STARTED, stopping("cancel"), *SAVED], has_checkpoint=True, obstacle=None),
-        ("CANCELLED", 143, "cancel"),
-    ),
-    "stopped by a user": (evidence([*STARTED, stopping("user"), *OURS]), ("CANCELLED", 143, "user")),
-    "stopped by a user while saving": (
-        evidence([*STARTED, asked("limit"), stopping("user"), *SAVED], has_checkpoint=True, obstacle=None),
-        ("CANCELLED", 143, "user"),
-    ),
+    "cancelled, and ranks ended well": (ran(stopping("cancel"), *FINE), CANCELLED),
+    "cancelled, and ranks have saved": (ran(stopping("cancel"), *SAVED, **MAY_CONTINUE), CANCELLED),
+    "stopped by a user": (ran(stopping("user"), *OURS), STOPPED),
+    "stopped by a user while saving": (ran(asked("limit"), stopping("user"), *SAVED, **MAY_CONTINUE), STOPPED),
     "the program had its job run again at the limit": (
-        evidence([*STARTED, asked("limit"), stopping("cancel"), *OURS, REQUEUE], has_checkpoint=True, obstacle=None),
+        ran(asked("limit"), stopping("cancel"), *OURS, REQUEUE, **MAY_CONTINUE),
         ("REQUEUED", 85, "requeue"),
     ),
     "the program had its job run again, and no attempt is left": (
-        evidence([*STARTED, asked("limit"), stopping("cancel"), *OURS, REQUEUE], has_checkpoint=True),
-        ("TIMEOUT", 124, "limit"),
+        ran(asked("limit"), stopping("cancel"), *OURS, REQUEUE, has_checkpoint=True),
+        LIMIT,
     ),
-    "a person had the job run again": (
-        evidence([*STARTED, stopping("cancel"), *OURS, REQUEUE], has_checkpoint=True, obstacle=None),
-        ("CANCELLED", 143, "cancel"),
-    ),
+    "a person had the job run again": (ran(stopping("cancel"), *OURS, REQUEUE, **MAY_CONTINUE), CANCELLED),
     "stopped by a user, while the program had its job run again": (
-        evidence([*STARTED, asked("limit"), stopping("user"), *OURS, REQUEUE], has_checkpoint=True, obstacle=None),
-        ("CANCELLED", 143, "user"),
+        ran(asked("limit"), stopping("user"), *OURS, REQUEUE, **MAY_CONTINUE),
+        STOPPED,
     ),
     "failed, then cancelled": (
-        evidence([*STARTED, stopping("failure"), stopping("cancel"), ended(0, exit_of(0, 3)), OURS[1]]),
+        ran(stopping("failure"), stopping("cancel"), ended(0, exit_of(0, 3)), OURS[1]),
         ("FAILED", 3, "exit"),
     ),
-    "ended by the limit": (evidence([*STARTED, asked("limit"), stopping("limit"), *OURS]), ("TIMEOUT", 124, "limit")),
-    "finished after the notice": (evidence([*STARTED, asked("limit"), *FINE]), ("COMPLETED", 0, None)),
-    "cancelled while only results were still brought": (
-        evidence([*STARTED, event("all-over"), stopping("cancel"), *FINE]),
-        ("COMPLETED", 0, None),
-    ),
+    "ended by the limit": (ran(asked("limit"), stopping("limit"), *OURS), LIMIT),
+    "finished after the notice": (ran(asked("limit"), *FINE), WELL),
+    "cancelled while only results were still brought": (ran(event("all-over"), stopping("cancel"), *FINE), WELL),
     "a notice came while only results were still brought": (
-        evidence([*STARTED, event("all-over"), asked("limit", "USR1"), *FINE]),
-        ("COMPLETED", 0, None),
+        ran(event("all-over"), asked("limit", "USR1"), *FINE),
+        WELL,
     ),
     "an agent was killed while only results were still brought": (
-        evidence(
-            [*STARTED, event("all-over"), LOST, stopping("lost"), FINE[0], LAUNCHER_EXIT],
-            nodes={1: node_journal(exit_of(1))},
-        ),
-        ("COMPLETED", 0, None),
+        ran(event("all-over"), LOST, stopping("lost"), FINE[0], LAUNCHER_EXIT, nodes={1: node_journal(exit_of(1))}),
+        WELL,
     ),
     "one agent is left, and nobody knows how the other's rank ended": (
-        evidence([*STARTED, LOST, event("all-over"), stopping("lost"), FINE[0], LAUNCHER_EXIT]),
-        ("FAILED", 137, "agent-killed"),
+        ran(LOST, event("all-over"), stopping("lost"), FINE[0], LAUNCHER_EXIT),
+        AGENT_KILLED,
     ),
-    "saved, and may continue": (
-        evidence([*STARTED, asked("limit"), *SAVED], has_checkpoint=True, obstacle=None),
-        ("REQUEUED", 85, "limit"),
-    ),
-    "preempted, saved, and may continue": (
-        evidence([*STARTED, asked("preempt"), *SAVED], has_checkpoint=True, obstacle=None),
-        ("REQUEUED", 85, "preempt"),
-    ),
-    "saved, and may not continue": (
-        evidence([*STARTED, asked("limit"), *SAVED], has_checkpoint=True),
-        ("TIMEOUT", 124, "limit"),
-    ),
+    "saved, and may continue": (ran(asked("limit"), *SAVED, **MAY_CONTINUE), ("REQUEUED", 85, "limit")),
+    "preempted, saved, and may continue": (ran(asked("preempt"), *SAVED, **MAY_CONTINUE), ("REQUEUED", 85, "preempt")),
+    "saved, and may not continue": (ran(asked("limit"), *SAVED, has_checkpoint=True), LIMIT),
     "preempted, and may not continue": (
-        evidence([*STARTED, asked("preempt"), *SAVED], has_checkpoint=True),
+        ran(asked("preempt"), *SAVED, has_checkpoint=True),
         ("PREEMPTED", 143, "preempt"),
     ),
-    "said to have saved, but has not": (
-        evidence([*STARTED, asked("limit"), *SAVED], obstacle=None),
-        ("FAILED", 85, "exit"),
-    ),
-    "85 that nobody asked for": (
-        evidence([*STARTED, stopping("failure"), *SAVED], has_checkpoint=True, obstacle=None),
-        ("FAILED", 85, "exit"),
-    ),
+    "said to have saved, but has not": (ran(asked("limit"), *SAVED, obstacle=None), ("FAILED", 85, "exit")),
+    "85 that nobody asked for": (ran(stopping("failure"), *SAVED, **MAY_CONTINUE), ("FAILED", 85, "exit")),
     "failed while saving": (
-        evidence([*STARTED, asked("limit"), ended(0, exit_of(0, 1)), SAVED[1]], has_checkpoint=True, obstacle=None),
+        ran(asked("limit"), ended(0, exit_of(0, 1)), SAVED[1], **MAY_CONTINUE),
         ("FAILED", 1, "exit"),
     ),
-    "silent": (evidence([*STARTED, stopping("silence", ranks=[1]), FINE[0], OURS[1]]), ("FAILED", 1, "silence")),
-    "an agent was killed": (
-        evidence([*STARTED, LOST, stopping("lost"), OURS[0], LAUNCHER_EXIT]),
-        ("FAILED", 137, "agent-killed"),
-    ),
+    "silent": (ran(stopping("silence", ranks=[1]), FINE[0], OURS[1]), ("FAILED", 1, "silence")),
+    "an agent was killed": (ran(LOST, stopping("lost"), OURS[0], LAUNCHER_EXIT), AGENT_KILLED),
     "an agent was killed before it could say that its ranks ran": (
         evidence([*CONNECTED, LOST, stopping("lost"), LAUNCHER_EXIT]),
-        ("FAILED", 137, "agent-killed"),
+        AGENT_KILLED,
     ),
     "an agent was killed, and ranks elsewhere noticed first": (
-        evidence([*STARTED, LOST, stopping("lost"), ended(0, exit_of(0, 1)), LAUNCHER_EXIT]),
-        ("FAILED", 137, "agent-killed"),
+        ran(LOST, stopping("lost"), ended(0, exit_of(0, 1)), LAUNCHER_EXIT),
+        AGENT_KILLED,
     ),
     "the connection to an agent broke, which ended its ranks and left": (
-        evidence(
-            [*STARTED, LOST, stopping("lost"), OURS[0], LAUNCHER_EXIT],
+        ran(
+            LOST,
+            stopping("lost"),
+            OURS[0],
+            LAUNCHER_EXIT,
             nodes={1: [*node_journal(exit_of(1, signal=15, ours=True)), event("head-lost"), event("ended")]},
         ),
-        ("NODE_FAIL", 71, "node-lost"),
+        NODE_LOST,
     ),
-    "a node went silent": (
-        evidence([*STARTED, LOST, stopping("lost"), OURS[0], event("ending-launcher"), LAUNCHER_EXIT]),
-        ("NODE_FAIL", 71, "node-lost"),
-    ),
+    "a node went silent": (ran(LOST, stopping("lost"), OURS[0], event("ending-launcher"), LAUNCHER_EXIT), NODE_LOST),
     "a connection broke, and another node did not stop": (
-        evidence(
-            [*STARTED, LOST, stopping("lost"), STUCK, LAUNCHER_EXIT],
+        ran(
+            LOST,
+            stopping("lost"),
+            STUCK,
+            LAUNCHER_EXIT,
             nodes={1: [*node_journal(exit_of(1, signal=15, ours=True)), event("head-lost"), event("ended")]},
         ),
-        ("NODE_FAIL", 71, "node-lost"),
+        NODE_LOST,
     ),
-    "a node lost its scheduler": (
-        evidence([*STARTED, ORPHANED, stopping("lost"), OURS[0], LAUNCHER_EXIT]),
-        ("NODE_FAIL", 71, "node-lost"),
-    ),
-    "the launcher says that a node failed": (
-        evidence([*STARTED, LOST, stopping("lost"), OURS[0], NODE_FAILURE]),
-        ("NODE_FAIL", 71, "node-lost"),
-    ),
-    "job.sh was killed": (
-        evidence([*STARTED, event("orphaned"), stopping("lost"), stopping("cancel"), *OURS]),
-        ("FAILED", 137, "job-script-killed"),
-    ),
+    "a node lost its scheduler": (ran(ORPHANED, stopping("lost"), OURS[0], LAUNCHER_EXIT), NODE_LOST),
+    "the launcher says that a node failed": (ran(LOST, stopping("lost"), OURS[0], NODE_FAILURE), NODE_LOST),
+    "job.sh was killed": (ran(event("orphaned"), stopping("lost"), stopping("cancel"), *OURS), SCRIPT_KILLED),
     "job.sh was killed because the cancelled run took its time": (
-        evidence([*STARTED, stopping("cancel"), event("orphaned"), stopping("lost"), *OURS]),
-        ("CANCELLED", 143, "cancel"),
+        ran(stopping("cancel"), event("orphaned"), stopping("lost"), *OURS),
+        CANCELLED,
     ),
     "the head was killed": (
         evidence(STARTED, nodes={0: node_journal(exit_of(0, signal=15, ours=True)), 1: node_journal()}),
-        ("FAILED", 137, "agent-killed"),
+        AGENT_KILLED,
     ),
     "the head was killed after a rank had failed": (
         evidence(STARTED, nodes={0: node_journal(exit_of(0, 4)), 1: node_journal()}),
@@ -244,31 +214,21 @@ CASES = {
     ),
     "the head was killed when all had ended well": (
         evidence(STARTED, nodes={0: node_journal(exit_of(0)), 1: node_journal(exit_of(1))}),
-        ("COMPLETED", 0, None),
+        WELL,
     ),
     "a node was lost, and ranks that lost its ranks failed before that was seen": (
-        evidence([*STARTED, stopping("failure"), LOST, ended(0, exit_of(0, 1, stumbled=True)), NODE_FAILURE]),
-        ("NODE_FAIL", 71, "node-lost"),
+        ran(stopping("failure"), LOST, ended(0, exit_of(0, 1, stumbled=True)), NODE_FAILURE),
+        NODE_LOST,
     ),
     "a rank failed by itself, and a node was lost after that": (
-        evidence([*STARTED, stopping("failure"), LOST, ended(0, exit_of(0, 1)), NODE_FAILURE]),
+        ran(stopping("failure"), LOST, ended(0, exit_of(0, 1)), NODE_FAILURE),
         ("FAILED", 1, "exit"),
     ),
     "job.sh was killed, a rank with it, and another one lost that rank": (
-        evidence(
-            [
-                *STARTED,
-                stopping("failure"),
-                event("orphaned"),
-                ended(0, exit_of(0, 1, stumbled=True), exit_of(1, signal=9)),
-            ]
-        ),
-        ("FAILED", 137, "job-script-killed"),
+        ran(stopping("failure"), event("orphaned"), ended(0, exit_of(0, 1, stumbled=True), exit_of(1, signal=9))),
+        SCRIPT_KILLED,
     ),
-    "something still ran": (
-        evidence([*STARTED, FINE[0], ended(1, exit_of(1), left=["sleep 9"])]),
-        ("FAILED", 1, "left-running"),
-    ),
+    "something still ran": (ran(FINE[0], ended(1, exit_of(1), left=["sleep 9"])), ("FAILED", 1, "left-running")),
 }
 
 

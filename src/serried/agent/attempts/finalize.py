@@ -15,12 +15,7 @@ from serried.agent.attempts import continuing, history, successor_jobs
 from serried.agent.comms import job_environment
 from serried.agent.node_disk.folder import boot
 from serried.agent.outcome import checkpoint_progress, diagnose, reconcile, verdict
-from serried.agent.outcome.evidence import (
-    AttemptEvidence,
-    Event,
-    FirstFailure,
-    first_failure,
-)
+from serried.agent.outcome.evidence import AttemptEvidence, Event, FirstFailure, first_failure
 from serried.base import files
 from serried.schema import names
 from serried.schema.endings import End

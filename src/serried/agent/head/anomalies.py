@@ -9,20 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Hashable,
-    Iterable,
-    List,
-    NamedTuple,
-    Optional,
-    Protocol,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Any, Callable, Dict, Hashable, Iterable, List, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
 
 from serried.base.text import counted, ranges, show_duration, spell
 from serried.schema.live import Node, entries
