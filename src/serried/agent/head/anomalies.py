@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from typing import Any, Callable, Dict, Hashable, Iterable, List, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
+from typing import Any, Dict, Hashable, Iterable, Iterator, List, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
 
 from serried.base.text import counted, ranges, show_duration, spell
 from serried.schema.live import Node, entries
@@ -82,6 +82,8 @@ HELD_BYTES = 10**9
 """Less memory of an idle GPU may be the context of a library."""
 LOST_SECONDS = 120.0
 """A driver may fail to answer for a while."""
+MEASURED = ("busy", "memory", "power", "temperature")
+"""What the driver reports of a GPU."""
 SLOW_SECONDS, SLOW_SHARE, FEWEST_RANKS = 180.0, 0.7, 3
 WAITING_SHARE = 0.2
 """A rank waits for data by so much more of its time than the median rank."""
@@ -109,7 +111,7 @@ class Check(Protocol):
 
     def see(self, sample: NodeSample) -> None: ...
 
-    def found(self) -> List[Anomaly]: ...
+    def found(self) -> Iterator[Anomaly]: ...
 
 
 class Anomalies:
@@ -118,14 +120,8 @@ class Anomalies:
     def __init__(self, *, is_script: bool = False) -> None:
         stalled = Stalled()
         self.usual_pause = stalled.usual_pause
-        self._checks: Sequence[Check] = (
-            stalled,
-            NotFinite(),
-            IdleGpus(needs_ranks=not is_script),
-            LostGpus(),
-            FullDisks(),
-            SlowRanks(),
-        )
+        idle = IdleGpus(needs_ranks=not is_script)
+        self._checks: Sequence[Check] = (stalled, NotFinite(), idle, LostGpus(), FullDisks(), SlowRanks())
         self._lasting = _Lasting()
         self._recorded: Dict[str, Set[int]] = {}
         """The nodes by code, for which a warning was recorded."""
@@ -141,14 +137,14 @@ class Anomalies:
     def new(self, now: float, warnings: Sequence[Anomaly]) -> List[Anomaly]:
         """The warnings to record now: the first of each code, and later ones that concern further nodes."""
         lasting = self._lasting.seconds(now, [warning["code"] for warning in warnings])
-        found = []
+        new = []
         for warning in warnings:
             code, nodes = warning["code"], set(warning.get("nodes", ()))
             is_known = code in self._recorded and nodes <= self._recorded[code]
             if not is_known and (code != Reason.STALLED or lasting[code] >= LASTING_SECONDS):
                 self._recorded.setdefault(code, set()).update(nodes)
-                found.append(warning)
-        return found
+                new.append(warning)
+        return new
 
 
 class _Lasting:
@@ -167,7 +163,6 @@ class Stalled:
 
     def __init__(self) -> None:
         self._paces: Dict[Hashable, StepPace] = {}
-        self.begin(0.0)
 
     def usual_pause(self, node: int, rank: Any) -> Optional[float]:
         """Seconds without a step that are usual for a rank; None as long as too few steps were seen."""
@@ -198,28 +193,23 @@ class Stalled:
                 if not pace.is_usual(quiet):
                     self._quiet.append((quiet, rank["rank"], pace))
 
-    def found(self) -> List[Anomaly]:
+    def found(self) -> Iterator[Anomaly]:
         stalled = self._quiet
         if not self._is_any_moving:  # as in a validation, in which all wait for the rank that prints
             stalled = [(min(quiet, self._last_output), rank, pace) for quiet, rank, pace in stalled]
-            stalled = [it for it in stalled if not it[2].is_usual(it[0])]
-        if not stalled:
-            return []
-        quiet, _, pace = max(stalled, key=lambda it: it[0])
-        ranks = [rank for _, rank, _ in stalled]
-        usual = f"; a step usually takes {_seconds(pace.step_seconds)}"
-        return [
-            {
-                "code": Reason.STALLED,
-                "message": f"no step and no output for {_seconds(quiet)} on {_of_ranks(ranks)}{usual}",
-                "ranks": sorted(ranks),
-            }
-        ]
+            stalled = [(quiet, rank, pace) for quiet, rank, pace in stalled if not pace.is_usual(quiet)]
+        if stalled:
+            quiet, _, pace = max(stalled, key=lambda entry: entry[0])
+            ranks = sorted(rank for _, rank, _ in stalled)
+            usual = f"; a step usually takes {_seconds(pace.step_seconds)}"
+            message = f"no step and no output for {_seconds(quiet)} on {_of_ranks(ranks)}{usual}"
+            yield {"code": Reason.STALLED, "message": message, "ranks": ranks}
 
 
 class NotFinite:
     def begin(self, now: float) -> None:  # noqa: ARG002
-        self._found: Dict[Tuple[str, str], List[int]] = {}
+        self._ranks: Dict[Tuple[str, str], List[int]] = {}
+        """By name and value."""
 
     def see(self, sample: NodeSample) -> None:
         for rank in sample.ranks:
@@ -227,14 +217,19 @@ class NotFinite:
             for name, value in metrics.items() if isinstance(metrics, dict) else ():
                 known = logged_number(value)
                 if known is not None and not math.isfinite(known) and "loss" in str(name).lower():
-                    self._found.setdefault((str(name), str(value)), []).append(rank["rank"])
+                    self._ranks.setdefault((str(name), str(value)), []).append(rank["rank"])
 
-    def found(self) -> List[Anomaly]:
-        if not self._found:
-            return []
-        (name, value), ranks = next(iter(self._found.items()))
-        message = f"`{name}` is {value} on {_of_ranks(ranks)}"
-        return [{"code": Reason.NOT_FINITE, "message": message, "ranks": sorted(ranks)}]
+    def found(self) -> Iterator[Anomaly]:
+        for (name, value), ranks in [*self._ranks.items()][:1]:
+            message = f"`{name}` is {value} on {_of_ranks(ranks)}"
+            yield {"code": Reason.NOT_FINITE, "message": message, "ranks": sorted(ranks)}
+
+
+class GpuOfNode(NamedTuple):
+    node: int
+    host: str
+    gpu: Any
+    memory: float = 0.0
 
 
 class IdleGpus:
@@ -244,31 +239,29 @@ class IdleGpus:
         """Before ranks start, their data may be copied for hours."""
 
     def begin(self, now: float) -> None:
-        self._now = now
-        self._measured = 0
+        self._now, self._measured = now, 0
         self._idle: Dict[Hashable, GpuOfNode] = {}
 
     def see(self, sample: NodeSample) -> None:
         has_begun = not self._needs_ranks or bool(sample.ranks)
         for gpu in sample.gpus:
             busy = number(gpu.get("busy"))
-            if busy is not None:
-                self._measured += 1
-                if has_begun and busy < IDLE_PERCENT:
-                    found = GpuOfNode(sample.node, sample.host, gpu.get("gpu"), number(gpu.get("memory")) or 0.0)
-                    self._idle[sample.node, found.gpu] = found
+            self._measured += busy is not None
+            if has_begun and busy is not None and busy < IDLE_PERCENT:
+                idle = GpuOfNode(sample.node, sample.host, gpu.get("gpu"), number(gpu.get("memory")) or 0.0)
+                self._idle[sample.node, idle.gpu] = idle
 
-    def found(self) -> List[Anomaly]:
-        lasting = self._lasting.seconds(self._now, self._idle)
-        found = [self._idle[key] for key, seconds in lasting.items() if seconds >= IDLE_SECONDS]
-        if not found:
-            return []
-        held = sum(gpu.memory for gpu in found if gpu.memory >= HELD_BYTES)
-        which = f"all {self._measured} GPUs were" if 1 < self._measured == len(found) else _of_gpus(found)
-        shortest = min(seconds for seconds in lasting.values() if seconds >= IDLE_SECONDS)
-        holding = f", but hold {spell(int(held))} of memory" if held else ""
-        message = f"{which} less than {IDLE_PERCENT:.0f} % busy for {_seconds(shortest)}{holding}"
-        return [{"code": Reason.GPU_IDLE, "message": message, "nodes": _nodes(found)}]
+    def found(self) -> Iterator[Anomaly]:
+        seconds = self._lasting.seconds(self._now, self._idle)
+        idle = {key: gpu for key, gpu in self._idle.items() if seconds[key] >= IDLE_SECONDS}
+        if idle:
+            gpus = [*idle.values()]
+            held = sum(gpu.memory for gpu in gpus if gpu.memory >= HELD_BYTES)
+            which = f"all {self._measured} GPUs were" if 1 < self._measured == len(gpus) else _of_gpus(gpus)
+            holding = f", but hold {spell(int(held))} of memory" if held else ""
+            shortest = _seconds(min(seconds[key] for key in idle))
+            message = f"{which} less than {IDLE_PERCENT:.0f} % busy for {shortest}{holding}"
+            yield {"code": Reason.GPU_IDLE, "message": message, "nodes": sorted({gpu.node for gpu in gpus})}
 
 
 class LostGpus:
@@ -285,10 +278,10 @@ class LostGpus:
 
     def see(self, sample: NodeSample) -> None:
         # The name and the like are known without the driver.
-        present = [gpu.get("gpu") for gpu in sample.gpus if any(number(gpu.get(key)) is not None for key in _MEASURED)]
-        known = self._known.get(sample.node, ())
+        present = [gpu.get("gpu") for gpu in sample.gpus if any(number(gpu.get(key)) is not None for key in MEASURED)]
         # A GPU without a name was lost before the driver could describe it.
         nameless = [gpu.get("gpu") for gpu in sample.gpus if not gpu.get("name")]
+        known = self._known.get(sample.node, ())
         new = tuple(gpu for gpu in dict.fromkeys([*present, *nameless]) if gpu not in known)
         if new:
             known = self._known[sample.node] = known + new
@@ -296,16 +289,12 @@ class LostGpus:
             if gpu not in present:
                 self._missing[sample.node, gpu] = GpuOfNode(sample.node, sample.host, gpu)
 
-    def found(self) -> List[Anomaly]:
+    def found(self) -> Iterator[Anomaly]:
         lasting = self._lasting.seconds(self._now, self._missing)
-        found = [self._missing[key] for key, seconds in lasting.items() if seconds >= LOST_SECONDS]
-        if not found:
-            return []
-        message = f"{_of_gpus(found)} lost: the driver does not report {'it' if len(found) == 1 else 'them'}"
-        return [{"code": Reason.GPU_LOST, "message": message, "nodes": _nodes(found)}]
-
-
-_MEASURED = ("busy", "memory", "power", "temperature")
+        lost = [self._missing[key] for key, seconds in lasting.items() if seconds >= LOST_SECONDS]
+        if lost:
+            message = f"{_of_gpus(lost)} lost: the driver does not report {'it' if len(lost) == 1 else 'them'}"
+            yield {"code": Reason.GPU_LOST, "message": message, "nodes": sorted({gpu.node for gpu in lost})}
 
 
 class FullDisks:
@@ -319,20 +308,24 @@ class FullDisks:
 
     def see(self, sample: NodeSample) -> None:
         free = number(sample.entry.get("disk_free"))
-        if free is None:
-            return
-        first = self._first.setdefault(sample.node, free)
-        if free < ALMOST_NO_DISK_BYTES or free < min(LOW_DISK_BYTES, first / 2):
-            self._full.append((free, sample.node, sample.host))
+        if free is not None:
+            first = self._first.setdefault(sample.node, free)
+            if free < ALMOST_NO_DISK_BYTES or free < min(LOW_DISK_BYTES, first / 2):
+                self._full.append((free, sample.node, sample.host))
 
-    def found(self) -> List[Anomaly]:
-        if not self._full:
-            return []
-        free, _, host = min(self._full)
-        more = f" and of {counted(len(self._full) - 1, 'other node')}" if len(self._full) > 1 else ""
-        message = f"the local disk of {host}{more} is nearly full: {spell(int(free))} left"
-        nodes = sorted(node for _, node, _ in self._full)
-        return [{"code": Reason.DISK_NEARLY_FULL, "message": message, "nodes": nodes}]
+    def found(self) -> Iterator[Anomaly]:
+        if self._full:
+            free, _, host = min(self._full)
+            more = f" and of {counted(len(self._full) - 1, 'other node')}" if len(self._full) > 1 else ""
+            message = f"the local disk of {host}{more} is nearly full: {spell(int(free))} left"
+            nodes = sorted(node for _, node, _ in self._full)
+            yield {"code": Reason.DISK_NEARLY_FULL, "message": message, "nodes": nodes}
+
+
+class RankValue(NamedTuple):
+    value: float
+    rank: int
+    host: str
 
 
 class SlowRanks:
@@ -353,50 +346,33 @@ class SlowRanks:
                 if value is not None:
                     values.append(RankValue(value, rank["rank"], sample.host))
 
-    def found(self) -> List[Anomaly]:
-        unusual = {
-            **_unusual("steps", self._speeds, lambda value, median: value < SLOW_SHARE * median),
-            **_unusual("data", self._waits, lambda value, median: value > WAITING_SHARE + median),
-        }
+    def found(self) -> Iterator[Anomaly]:
+        unusual: Dict[Tuple[str, int], str] = {}
+        if (median := _median(self._speeds)) is not None:
+            for rank in self._speeds:
+                if rank.value < SLOW_SHARE * median:
+                    rates = f"{rank.value:.3g} steps per second, and the median rank {median:.3g}"
+                    unusual["steps", rank.rank] = f"rank {rank.rank} on {rank.host} takes {rates}"
+        if (median := _median(self._waits)) is not None:
+            for rank in self._waits:
+                if rank.value > WAITING_SHARE + median:
+                    shares = f"{rank.value:.0%} of its time, and the median rank {median:.0%}"
+                    unusual["data", rank.rank] = f"rank {rank.rank} on {rank.host} waits for data {shares}"
         lasting = self._lasting.seconds(self._now, unusual)
-        found = [key for key in unusual if lasting[key] >= SLOW_SECONDS]
-        if not found:
-            return []
-        ranks = sorted({rank for _, rank in found})
-        more = f"; also slow: {_of_ranks(ranks)}" if len(ranks) > 1 else ""
-        return [{"code": Reason.SLOW_RANK, "message": unusual[found[0]] + more, "ranks": ranks}]
+        slow = [key for key in unusual if lasting[key] >= SLOW_SECONDS]
+        if slow:
+            ranks = sorted({rank for _, rank in slow})
+            more = f"; also slow: {_of_ranks(ranks)}" if len(ranks) > 1 else ""
+            yield {"code": Reason.SLOW_RANK, "message": unusual[slow[0]] + more, "ranks": ranks}
 
 
-class RankValue(NamedTuple):
-    value: float
-    rank: int
-    host: str
-
-
-def _unusual(
-    what: str, values: Sequence[RankValue], is_unusual: Callable[[float, float], bool]
-) -> Dict[Tuple[str, int], str]:
-    """Sentences about ranks that differ from the median rank; none if too few ranks are known.
-
-    A job script may run several programs, each with a rank 0: those do not compare.
-    """
-    if not FEWEST_RANKS <= len({it.rank for it in values}) == len(values):
-        return {}
+def _median(values: Sequence[RankValue]) -> Optional[float]:
+    """None for few ranks, and for several programs of a job script, each with a rank 0: those do not compare."""
+    if not FEWEST_RANKS <= len({value.rank for value in values}) == len(values):
+        return None
     import statistics
 
-    median = statistics.median(it.value for it in values)
-    sentence = {
-        "data": "rank {0.rank} on {0.host} waits for data {0.value:.0%} of its time, and the median rank {1:.0%}",
-        "steps": "rank {0.rank} on {0.host} takes {0.value:.3g} steps per second, and the median rank {1:.3g}",
-    }[what]
-    return {(what, it.rank): sentence.format(it, median) for it in values if is_unusual(it.value, median)}
-
-
-class GpuOfNode(NamedTuple):
-    node: int
-    host: str
-    gpu: Any
-    memory: float = 0.0
+    return statistics.median(value.value for value in values)
 
 
 def _of_ranks(ranks: Iterable[int]) -> str:
@@ -404,18 +380,14 @@ def _of_ranks(ranks: Iterable[int]) -> str:
     return f"rank{'s' * (len(numbers) > 1)} {ranges(numbers)}"
 
 
-def _of_gpus(found: Sequence[GpuOfNode]) -> str:
+def _of_gpus(gpus: Sequence[GpuOfNode]) -> str:
     """`GPU 4 on n01 was`, `GPUs 4 and 5 on n01 and 3 GPUs on other nodes were`."""
-    host = found[0].host
-    here = [str(it.gpu) for it in found if it.host == host]
-    elsewhere = len(found) - len(here)
+    host = gpus[0].host
+    here = [str(gpu.gpu) for gpu in gpus if gpu.host == host]
+    elsewhere = len(gpus) - len(here)
     more = f" and {counted(elsewhere, 'GPU')} on other nodes" if elsewhere else ""
-    was = "was" if len(found) == 1 else "were"
+    was = "was" if len(gpus) == 1 else "were"
     return f"GPU{'s' * (len(here) > 1)} {', '.join(here)} on {host}{more} {was}"
-
-
-def _nodes(found: Iterable[GpuOfNode]) -> List[int]:
-    return sorted({it.node for it in found})
 
 
 def _seconds(seconds: float) -> str:
