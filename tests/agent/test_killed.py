@@ -34,24 +34,17 @@ def kill(pid):
     os.kill(pid, signal.SIGKILL)
 
 
-def test_a_killed_node_agent_ends_the_run_and_leaves_nothing(running, marked_processes, tmp_path, wait_until):
+@pytest.mark.parametrize(("role", "name"), [("node", "agent"), ("head", "head agent")])
+def test_a_killed_agent_ends_the_run_and_leaves_nothing(  # noqa: PLR0917 - fixtures
+    running, marked_processes, tmp_path, wait_until, role, name
+):
     run = running()
 
-    kill(run.pid_of("node"))
+    kill(run.pid_of(role))
 
     assert run.wait() == 137
-    assert run.ending == ("FAILED", 137, "agent-killed", f"the agent on {run.exit['nodes'][0]} was killed")
+    assert run.ending == ("FAILED", 137, "agent-killed", f"the {name} on {run.exit['nodes'][0]} was killed")
     wait_until(lambda: list(tmp_path.glob("serried-*/*")) == [])
-    assert marked_processes(run.mark) == []
-
-
-def test_a_killed_head_agent_ends_the_run_and_leaves_nothing(running, marked_processes):
-    run = running()
-
-    kill(run.pid_of("head"))
-
-    assert run.wait() == 137
-    assert run.ending == ("FAILED", 137, "agent-killed", f"the head agent on {run.exit['nodes'][0]} was killed")
     assert marked_processes(run.mark) == []
 
 
@@ -154,28 +147,17 @@ def test_a_rank_that_was_killed_before_its_job_script_is_the_cause(running, wait
     wait_until(lambda: run.pid_of("head") is None)
 
 
-def test_an_attempt_that_has_ended_is_not_run_again(start):
+def test_an_attempt_that_has_ended_and_a_withdrawn_submission_do_not_run(start):
     run = start("echo once >>$SERRIED_RESULTS_DIR/ran", ranks=1)
     assert run.wait() == 0
+    token = f"{run.plan.run}-2"
+    (run.directory.claims / token).write_text("withdrawn")
 
     again = start(None, plan=run.plan)
-
-    assert again.wait() == 0
-    assert "the run has ended already: COMPLETED" in again.log
+    assert (again.wait(), "the run has ended already: COMPLETED" in again.log) == (0, True)
+    late = start(None, plan=run.plan, token=token)
+    assert (late.wait(), f"submission {token} was withdrawn" in late.log) == (0, True)
     assert (run.place.results / "ran").read_text() == "once\n"
-
-
-def test_a_withdrawn_submission_does_not_run(start, make_run):
-    plan = make_run("touch $SERRIED_RESULTS_DIR/ran")
-    run = start(None, plan=plan, token="withdrawn-9")
-    assert run.wait() == 0
-
-    claims = run.directory.claims
-    (claims / f"{plan.run}-2").write_text("withdrawn")
-    late = start(None, plan=plan, token=f"{plan.run}-2")
-
-    assert late.wait() == 0
-    assert f"submission {plan.run}-2 was withdrawn" in late.log
 
 
 def test_a_submission_of_another_job_does_not_run(start):

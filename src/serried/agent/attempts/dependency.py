@@ -37,15 +37,6 @@ AMBIGUOUS = (Reason.CANCEL, *sorted(reconcile.INTERRUPTED))
 """Causes after which the scheduler may have restarted the same job."""
 
 
-class Others(NamedTuple):
-    """The states of the runs, or tasks, of one entry of `after`."""
-
-    ended: List[str]
-    """States of those that have ended."""
-    jobs: List[str]
-    """The jobs in which the others continue."""
-
-
 def refusal(attempt: Attempt, token: str) -> Optional[str]:
     """Why the job of `token` may not begin, because it queued again or never may; None if it may begin."""
     if moved := has_moved(attempt, token):
@@ -54,12 +45,18 @@ def refusal(attempt: Attempt, token: str) -> Optional[str]:
     for after in attempt.plan.after:
         if after.job is None:
             continue
-        others = _look(attempt, after)
-        problem = _never(after, others)
+        ended, jobs = _look(attempt, after)
+        failed = [state for state in ended if state != names.COMPLETED]
+        which = after.run if after.task is None else f"{after.run}/{after.task}"
+        problem = None
+        if after.condition == names.AFTER_OK and failed:
+            problem = f"run {which} ended {failed[0]}; this run requires its success"
+        elif after.condition == names.AFTER_NOTOK and not failed and not jobs:
+            problem = f"run {which} has completed; this run requires its failure"
         if problem:
             _end(attempt, token, problem)
             return problem
-        open_jobs += others.jobs
+        open_jobs += jobs
     return _move(attempt, token, open_jobs) if open_jobs else None
 
 
@@ -73,8 +70,8 @@ def was_moved(attempt: Attempt, token: str) -> bool:
     return bool((files.read_json(attempt.run.link(token)) or {}).get("moved"))
 
 
-def _look(attempt: Attempt, after: After) -> Others:
-    """Wait until, for each run, its end or its continuation is known."""
+def _look(attempt: Attempt, after: After) -> Tuple[List[str], List[str]]:
+    """Wait until each run or task has ended or continues. The states of those that ended, and the jobs of others."""
     run = RunDirectory(Path(after.directory))
     ended: List[str] = []
     jobs: List[str] = []
@@ -92,7 +89,7 @@ def _look(attempt: Attempt, after: After) -> Others:
             ended.append(state)
         elif job not in jobs:
             jobs.append(job)
-    return Others(ended, jobs)
+    return ended, jobs
 
 
 class _Task(NamedTuple):
@@ -165,17 +162,6 @@ def _links(run: RunDirectory, task: Optional[int]) -> Iterator[Tuple[int, str]]:
             link = files.read_json(run.link(token)) or {}
             if link.get("state") == SubmissionState.SUBMITTED and link.get("job"):
                 yield successor_commands.number_of(token), str(link["job"])
-
-
-def _never(after: After, others: Others) -> Optional[str]:
-    """Why it can never begin after these; None if it can."""
-    failed = [state for state in others.ended if state != names.COMPLETED]
-    which = after.run if after.task is None else f"{after.run}/{after.task}"
-    if after.condition == names.AFTER_OK and failed:
-        return f"run {which} ended {failed[0]}; this run requires its success"
-    if after.condition == names.AFTER_NOTOK and not failed and not others.jobs:
-        return f"run {which} has completed; this run requires its failure"
-    return None
 
 
 def _move(attempt: Attempt, token: str, jobs: List[str]) -> str:
