@@ -170,11 +170,7 @@ def test_of_folders_that_lie_in_one_another_one_is_mounted_and_a_link_s_two_ends
     ours = containers.covering([f"{home}/runs", f"{home}/x", str(home)], [Bind("/elsewhere", f"{home}/data/a/b")])
 
     assert sorted(ours) == sorted(
-        [
-            Bind(str(home), str(home)),
-            Bind(str(scratch), str(scratch)),
-            Bind("/elsewhere", f"{home}/data/a/b"),
-        ]
+        [Bind(str(home), str(home)), Bind(str(scratch), str(scratch)), Bind("/elsewhere", f"{home}/data/a/b")]
     )
     assert ours[-1] == Bind("/elsewhere", f"{home}/data/a/b")
 

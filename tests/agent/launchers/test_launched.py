@@ -96,8 +96,7 @@ def test_ranks_that_are_asked_to_save_have_time_for_it_and_leave_one_by_one(torc
 def test_torchrun_that_starts_failed_ranks_again_has_not_failed(torchrun):
     first = "{ test $RANK = 1 && exit 7; sleep 100; }"
     run = torchrun(
-        f"echo run $TORCHELASTIC_RESTART_COUNT; test $TORCHELASTIC_RESTART_COUNT = 0 && {first}; exit 0",
-        max_restarts=2,
+        f"echo run $TORCHELASTIC_RESTART_COUNT; test $TORCHELASTIC_RESTART_COUNT = 0 && {first}; exit 0", max_restarts=2
     )
 
     assert run.wait() == 0, run.log

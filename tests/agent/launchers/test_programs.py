@@ -225,11 +225,7 @@ def test_a_rank_that_the_scheduler_started_is_as_if_the_script_had_started_it(la
     program = "echo $LR $HOME ${PATH%%:*} $PYTHONPATH; echo error >&2"
     process, agent = launch("sh", "-c", program, launch="1@detached", answer={"detached": detached}, env=here)
     assert process.communicate(timeout=30)[0] in ("", b"")
-    assert set(output.read_text().splitlines()) == {
-        "before",
-        "0.1 /home/ada /shims/bin /library:/lib:/own",
-        "error",
-    }
+    assert set(output.read_text().splitlines()) == {"before", "0.1 /home/ada /shims/bin /library:/lib:/own", "error"}
     waiting = agent.of("program-waits")
     assert (waiting["launch"], waiting["is_detached"]) == ("1", True)
 

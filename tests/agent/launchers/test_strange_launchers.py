@@ -36,10 +36,7 @@ BEGUN = """until grep -qs '"started"' "$SERRIED_RUN_DIR/attempts/1/node-0/events
 """Till its node has told that a rank runs."""
 
 STRANGE = [
-    (
-        f'{task(0)} "$@" & {BEGUN}; {task(0)} "$@" & wait',
-        ("FAILED", 1, "launcher", "`srun` has started rank 0 twice"),
-    ),
+    (f'{task(0)} "$@" & {BEGUN}; {task(0)} "$@" & wait', ("FAILED", 1, "launcher", "`srun` has started rank 0 twice")),
     (
         f'{task(0, 4)} "$@" & wait',
         ("LAUNCH_FAILED", 70, "launch", "`srun` has started rank 0 of 4, and the plan has 2"),

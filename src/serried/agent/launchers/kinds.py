@@ -197,14 +197,10 @@ KINDS = {
     "torchrun": LauncherKind(torchrun, everywhere=True, sources=(launchers.TORCHRUN,), is_inside=True),
     "srun": LauncherKind(srun, everywhere=False, sources=(launchers.SLURM,)),
     "mpirun": LauncherKind(
-        mpirun,
-        everywhere=False,
-        sources=(launchers.OPEN_MPI, launchers.PMI, launchers.PALS, launchers.MVAPICH),
+        mpirun, everywhere=False, sources=(launchers.OPEN_MPI, launchers.PMI, launchers.PALS, launchers.MVAPICH)
     ),
     "horovodrun": LauncherKind(
-        horovodrun,
-        everywhere=False,
-        sources=(launchers.HOROVOD, launchers.OPEN_MPI, launchers.PMI, launchers.MVAPICH),
+        horovodrun, everywhere=False, sources=(launchers.HOROVOD, launchers.OPEN_MPI, launchers.PMI, launchers.MVAPICH)
     ),
 }
 """By the value of `launch.kind`."""

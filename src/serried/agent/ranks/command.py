@@ -324,8 +324,7 @@ def torch(work: Attempt, place: RankPlace) -> Dict[str, str]:
     }
     if work.plan.launch.kind == "agent":
         own.update(
-            TORCHELASTIC_RUN_ID=launchers.elastic_id(work.plan.run),
-            TORCHELASTIC_RESTART_COUNT=str(work.number - 1),
+            TORCHELASTIC_RUN_ID=launchers.elastic_id(work.plan.run), TORCHELASTIC_RESTART_COUNT=str(work.number - 1)
         )
     return own
 
