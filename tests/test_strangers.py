@@ -21,7 +21,7 @@ from serried.agent.attempt import Attempt
 from serried.agent.comms import rendezvous
 from serried.agent.comms.channel import ProtocolError, SignedChannel, UnprovenConnection
 from serried.agent.comms.node_registry import NodeRegistry
-from serried.agent.launchers import local_socket, programs, script
+from serried.agent.launchers import local_socket, programs
 from serried.agent.launchers.script import ScriptNode
 from serried.agent.loop import Loop
 from serried.agent.stage_in.relay import DataServer, Wire, call
@@ -207,6 +207,7 @@ def words(random: Random) -> Iterator[bytes]:
     yield b"x" * 2_000_000
     yield b"[" * 100_000 + b"\n"
     yield b"{}\n[]\n0\nnull\n"
+    yield b'{"do": "leave"}\n'
     yield b'{"event": "rank-ended"}\n{"event": "program-waits", "environ": 3}\n'
     yield b"GET / HTTP/1.1\r\n\r\n"
     yield b"PUT /global/0 HTTP/1.1\r\nContent-Length: 999999999999999\r\n\r\n"
@@ -321,7 +322,6 @@ def test_a_false_agent_is_no_more_than_an_absent_one(monkeypatch, capfd):
         ours.close()
         sender.join(SECONDS)
     assert capfd.readouterr().err == ""
-    assert script.local_socket is local_socket
 
 
 def _say(connection: socket.socket, word: bytes) -> None:

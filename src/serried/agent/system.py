@@ -68,6 +68,18 @@ def retry(
             return
 
 
+def send_signal(pid: int, number: int, *, to_group: bool = False) -> None:
+    """Send a signal to a process, or to its process group, which may have ended."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        (os.killpg if to_group else os.kill)(pid, number)
+
+
+def shell_status(wait_status: int) -> int:
+    """As a shell has it: 128 and the signal, or the exit status."""
+    code = os.waitstatus_to_exitcode(wait_status)
+    return code if code >= 0 else 128 - code
+
+
 def forbid_core(pid: int) -> None:
     """Keep process `pid` from dumping core, which is as large as its memory. A limit of 1 covers pipes, see core(5)."""
     with contextlib.suppress(ImportError, AttributeError, OSError, ValueError):

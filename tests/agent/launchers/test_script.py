@@ -11,7 +11,7 @@ import pytest
 
 from building import A_SCRIPT, a_plan
 from serried.agent.attempt import Attempt
-from serried.agent.launchers import script
+from serried.agent.launchers import local_socket, script
 from serried.agent.launchers.script import ScriptNode
 from serried.agent.ranks import command
 from serried.schema import names, tracking
@@ -82,11 +82,12 @@ def answer(tmp_path, monkeypatch):
 
     def ask(*, is_detached):
         agent = SimpleNamespace(loop=SimpleNamespace(watch=lambda *_: None), log_event=lambda *_, **__: None)
-        monkeypatch.setattr(script.local_socket, "listen", lambda _: [])
+        monkeypatch.setattr(local_socket, "listen", lambda _: [])
         node = ScriptNode(work, 1, PLACE, agent, rank_socket="@x")
         sent = []
         connection = SimpleNamespace(socket=SimpleNamespace(send=sent.append))
-        node._on_waits(connection, {"environ": {}, "launch": "1", "is_detached": is_detached})
+        message = {"event": "program-waits", "environ": {}, "launch": "1", "is_detached": is_detached}
+        node._on_first_message(connection, message)
         return sent[0]
 
     return work, ask

@@ -8,7 +8,6 @@ failure does not count until the launcher gives up.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import signal
@@ -35,6 +34,8 @@ LAST_SECONDS = 2.0
 """From a launcher's TERM to its KILL, once none of its ranks runs."""
 END_SECONDS = 10.0
 """Between TERM and KILL, for a command whose `ssh` has disconnected."""
+KILLED: Message = {"status": signal.SIGKILL, "problem": None, "signal": 0, "oom": False}
+"""In place of the last message of a rank program that was killed."""
 
 
 class NodeServices(Protocol):
@@ -52,22 +53,106 @@ class NodeServices(Protocol):
 
 
 class RankConnection:
-    """To a program that a launcher started: a rank, or an `ssh`, which has no number."""
+    """To a program that a launcher started: a rank, or an `ssh`."""
 
     def __init__(self, line: local_socket.LocalSocket) -> None:
         self.socket = line
-        self.number = -1
-        self.local_rank = -1
-        self.incarnation = 0
         self.rank: Optional[Rank] = None
-        """Its program, once that runs."""
+        """None for an `ssh`, and until the rank has identified itself."""
+        self.incarnation = 0
         self.is_starting = False
         """Its program may run, though its pid is not yet known."""
         self.has_ended = False
         """Its program has."""
 
+    def refuse(self, because: str) -> None:
+        self.socket.send({"do": ToLaunched.REFUSE, "because": because})
 
-class LaunchedRanks(Ranks):
+
+class ConnectedRanks(Ranks):
+    """Ranks that a launcher starts. Each is connected to the agent of its node."""
+
+    def __init__(self, work: Attempt, node: int, variables: Dict[str, Any], agent: NodeServices, threads: int) -> None:
+        super().__init__(work, node, variables["stop_file"])
+        self._agent = agent
+        self._place = command.RankPlace(node=node, rank=0, local_rank=0, threads=threads, **variables)
+        self._connections: List[RankConnection] = []
+        self._unreaped: List[Exit] = []
+        """Not yet returned by `reap`."""
+        self._is_stopping = False
+
+    def _listen(self, address: str) -> None:
+        """Raises OSError."""
+        for listener in local_socket.listen(address):
+            self._agent.loop.watch(listener, partial(self._accept, listener))
+
+    def _accept(self, listener: socket.socket) -> None:
+        accepted = local_socket.accept(listener)
+        if accepted is not None:
+            connection = RankConnection(accepted)
+            self._connections.append(connection)
+            self._agent.loop.watch(accepted.connection, partial(self._receive, connection))
+
+    def _receive(self, connection: RankConnection) -> None:
+        messages = connection.socket.receive()
+        if messages is None:
+            self._agent.loop.forget(connection.socket.connection)
+            connection.socket.close()
+            self._connections.remove(connection)
+            self._on_closed(connection)
+            if connection.rank and connection.is_starting:  # killed, and its program with it
+                self._end(connection, connection.rank, KILLED)
+            elif connection.rank and not connection.has_ended:
+                os.close(connection.rank.log)
+            return
+        for message in messages:
+            event, rank = message.get("event"), connection.rank
+            if rank is None:
+                self._on_first_message(connection, message)
+            elif event == FromLaunched.RANK_STARTING:
+                connection.is_starting = True
+            elif event == FromLaunched.RANK_STARTED and connection.is_starting and not rank.pid:
+                rank.pid = message["pid"]
+                self._running[rank.pid] = rank
+                self.leaders.append(rank.pid)
+                self._on_started(rank)
+                if self._is_stopping:
+                    self.terminate()
+            elif event == FromLaunched.RANK_ENDED and connection.is_starting:
+                self._end(connection, rank, message)
+
+    def _end(self, connection: RankConnection, rank: Rank, message: Message) -> None:
+        connection.is_starting, connection.has_ended = False, True
+        self._running.pop(rank.pid, None)
+        exit_ = self.record(rank, message["status"], message["problem"], is_oom=message["oom"])
+        self._on_ended(connection, rank, exit_, message)
+        self._agent.reap()
+
+    def _on_first_message(self, connection: RankConnection, message: Message) -> None:
+        """Handle a message of a program that is no identified rank."""
+        raise NotImplementedError
+
+    def _on_started(self, rank: Rank) -> None: ...
+
+    def _on_ended(self, connection: RankConnection, rank: Rank, exit_: Exit, message: Message) -> None: ...
+
+    def _on_closed(self, connection: RankConnection) -> None: ...
+
+    def reap(self, children: Iterable[Tuple[int, int]]) -> List[Exit]:  # noqa: ARG002 - they belong to no rank
+        ended, self._unreaped = self._unreaped, []
+        self.exits.update((exit_.rank, exit_) for exit_ in ended)
+        return ended
+
+    def terminate(self) -> None:
+        self._is_stopping = True
+        super().terminate()
+
+    def kill(self) -> None:
+        self._is_stopping = True
+        super().kill()
+
+
+class LaunchedRanks(ConnectedRanks):
     def __init__(
         self,
         work: Attempt,
@@ -81,20 +166,13 @@ class LaunchedRanks(Ranks):
         folder: Path,
     ) -> None:
         """Listen for ranks, then start the launcher if this node has one."""
-        super().__init__(work, node, variables["stop_file"])
+        super().__init__(work, node, variables, agent, binding.threads(work))
         self._kind = KINDS[work.plan.launch.kind]
-        self._agent = agent
         self._shares = binding.shares(work.ranks)
-        self._place = command.RankPlace(node=node, rank=0, local_rank=0, threads=binding.threads(work), **variables)
-        self._connections: List[RankConnection] = []
         self._remote = RemoteCommands(work, self._place, hosts, folder, agent)
-        self._unreaped: List[Exit] = []
-        """Not yet returned by `reap`."""
         self._excused: Dict[int, Exit] = {}
         """Failures after which the launcher may restart the rank."""
-        self._has_begun = False
-        self._is_stopping = False
-        self._is_released = False
+        self._has_begun = self._is_released = False
         self._was_killed = False
         """A launcher, by a signal."""
         self._have_all_launchers_ended = False
@@ -102,8 +180,7 @@ class LaunchedRanks(Ranks):
         self._launcher: Optional[LauncherProcess] = None
         self._launcher_exit: Optional[Dict[str, Any]] = None
         try:
-            for listener in local_socket.listen(rank_socket):
-                agent.loop.watch(listener, partial(self._accept, listener))
+            self._listen(rank_socket)
         except OSError as error:
             message = f"cannot listen for ranks on {socket.gethostname()}: {error}"
             agent.send(ToHead.LAUNCHER_PROBLEM, message=message)
@@ -129,145 +206,99 @@ class LaunchedRanks(Ranks):
 
     # Ranks connect and start.
 
-    def _accept(self, listener: socket.socket) -> None:
-        accepted = local_socket.accept(listener)
-        if accepted is not None:
-            rank = RankConnection(accepted)
-            self._connections.append(rank)
-            self._agent.loop.watch(accepted.connection, lambda: self._receive(rank))
-
-    def _receive(self, connection: RankConnection) -> None:
-        messages = connection.socket.receive()
-        if messages is None:
-            self._agent.loop.forget(connection.socket.connection)
-            connection.socket.connection.close()
-            self._connections.remove(connection)
-            self._remote.cancel(connection.socket)
-            if connection.is_starting and not connection.has_ended:  # killed, and its program with it
-                exit_ = self.record(self._forget(connection), signal.SIGKILL, None, is_oom=False)
-                self._finish_rank(connection, exit_._replace(vanished=True), is_signalled=self._is_stopping)
-            return
-        for message in messages:
-            event = message["event"]
-            if event == FromLaunched.RUN_REMOTE:
-                self._remote.request(connection.socket, message["host"], message["command"])
-            elif event == FromLaunched.RANK_WAITS:
-                self._on_identified(connection, message["environ"])
-            elif connection.number < 0:
-                continue  # not a rank
-            elif event == FromLaunched.RANK_STARTING:
-                connection.is_starting = True
-            elif event == FromLaunched.RANK_STARTED:
-                self._on_started(connection, message["pid"])
-            elif event == FromLaunched.RANK_ENDED:
-                self._on_ended(connection, message)
+    def _on_first_message(self, connection: RankConnection, message: Message) -> None:
+        if message.get("event") == FromLaunched.RUN_REMOTE:
+            self._remote.request(connection.socket, message["host"], message["command"])
+        elif message.get("event") == FromLaunched.RANK_WAITS:
+            self._on_identified(connection, message["environ"])
 
     def _on_identified(self, connection: RankConnection, environ: Dict[str, str]) -> None:
         work = self.work
-        alive = {other.number: other.incarnation for other in self._connections if not other.has_ended}
+        known = [(other.rank, other.has_ended) for other in self._connections if other.rank]
+        alive = {rank.number: rank.restarts for rank, has_ended in known if not has_ended}
         try:
             identity = kinds.identify(work, self._kind.sources, environ, alive)
         except ValueError as problem:
-            connection.socket.send({"do": ToLaunched.REFUSE, "because": str(problem)})
+            connection.refuse(str(problem))
             self._agent.send(ToHead.LAUNCHER_PROBLEM, message=str(problem))
             return
         if self._is_stopping or self._is_released:
-            connection.socket.send({"do": ToLaunched.REFUSE, "because": "the attempt is being ended"})
+            connection.refuse("the attempt is being ended")
             return
-        connection.number, connection.incarnation = identity.rank, identity.incarnation
-        connection.local_rank = self._free_local_rank() if identity.local_rank is None else identity.local_rank
-        self._clear_earlier_exit(connection)
-        environment = kinds.rank_environment(work, environ)
-        place = self._place._replace(rank=connection.number, local_rank=connection.local_rank)
-        program = command.program(work, place, environment, is_inside=self._kind.is_inside)
+        number, local_rank = identity.rank, identity.local_rank
+        if local_rank is None:
+            used = {rank.local_rank for rank, _ in known}
+            local_rank = next(free for free in range(len(known) + 1) if free not in used)
+        # If the launcher restarts the rank, its earlier exit does not count.
+        self.exits.pop(number, None)
+        self._unreaped = [exit_ for exit_ in self._unreaped if exit_.rank != number]
+        log = self.open_log(number)
+        before = self._excused.pop(number, None)
+        if before is not None:
+            self._agent.log_event(JournalEvent.RANK_RESTARTED, **before.to_json())
+            os.write(log, f"serried: {work.plan.launch.kind} restarts rank {number}\n".encode())
+        connection.rank = Rank(number, local_rank, 0, log)
+        connection.rank.restarts = identity.incarnation
+        program = command.program(
+            work,
+            self._place._replace(rank=number, local_rank=local_rank),
+            kinds.rank_environment(work, environ),
+            is_inside=self._kind.is_inside,
+        )
         request = {
             "do": ToLaunched.RUN,
             "argv": program.argv,
             "environment": program.environment,
             "directory": str(work.workdir),
-            "log": str(work.log_of(connection.number, self.node)),
+            "log": str(work.log_of(number, self.node)),
             "mode": work.file_mode,
-            "cpus": self._shares[connection.local_rank] if connection.local_rank < len(self._shares) else [],
+            "cpus": self._shares[local_rank] if local_rank < len(self._shares) else [],
         }
         connection.socket.send(request)
 
-    def _free_local_rank(self) -> int:
-        used = {connection.local_rank for connection in self._connections}
-        return next(local_rank for local_rank in range(len(self._connections) + 1) if local_rank not in used)
-
-    def _clear_earlier_exit(self, connection: RankConnection) -> None:
-        """The exit of a rank that is restarted does not count."""
-        self.exits.pop(connection.number, None)
-        self._unreaped = [exit_ for exit_ in self._unreaped if exit_.rank != connection.number]
-        before = self._excused.pop(connection.number, None)
-        if before is not None:
-            self._agent.log_event(JournalEvent.RANK_RESTARTED, **before.to_json())
-            with self.work.log_of(connection.number, self.node).open("ab") as log:
-                log.write(f"serried: {self.work.plan.launch.kind} restarts rank {connection.number}\n".encode())
-
-    def _on_started(self, connection: RankConnection, pid: int) -> None:
-        rank = Rank(connection.number, connection.local_rank, pid, self.open_log(connection.number))
-        connection.rank = self._running[pid] = rank
-        self.leaders.append(pid)
+    def _on_started(self, rank: Rank) -> None:
         if not self._has_begun:
             self._has_begun = True
             self._agent.send(ToHead.STARTED)
-        self._agent.log_event(JournalEvent.STARTED, rank=rank.number, local_rank=rank.local_rank, pid=pid)
+        self._agent.log_event(JournalEvent.STARTED, rank=rank.number, local_rank=rank.local_rank, pid=rank.pid)
         self._agent.send(ToHead.RANK_STARTED, rank=rank.number)
-        if self._is_stopping:
-            self.terminate()
 
     # Ranks end.
 
-    def _on_ended(self, connection: RankConnection, message: Dict[str, Any]) -> None:
-        connection.has_ended = True
-        problem = tuple(message["problem"]) if message["problem"] else None
-        exit_ = self.record(self._forget(connection), message["status"], problem, is_oom=message["oom"])
-        self._finish_rank(connection, exit_, is_signalled=bool(message["signal"]))
+    def _on_closed(self, connection: RankConnection) -> None:
+        self._remote.cancel(connection.socket)
 
-    def _forget(self, connection: RankConnection) -> Rank:
-        """The rank of a program that no longer runs, or never started."""
-        rank = connection.rank or Rank(connection.number, connection.local_rank, 0, self.open_log(connection.number))
-        self._running.pop(rank.pid, None)
-        return rank
-
-    def _finish_rank(self, connection: RankConnection, exit_: Exit, *, is_signalled: bool) -> None:
-        """`is_signalled`: by the launcher, or because the attempt is being ended. The rank did not end by itself."""
-        exit_ = exit_._replace(ended_by_us=exit_.ended_by_us or is_signalled)
-        may_return = self._may_restart(connection, exit_)
+    def _on_ended(self, connection: RankConnection, rank: Rank, exit_: Exit, message: Message) -> None:
+        # By the launcher, or because the attempt is being ended: such a rank did not end by itself.
+        has_vanished = message is KILLED
+        is_signalled = self._is_stopping if has_vanished else bool(message["signal"])
+        exit_ = exit_._replace(ended_by_us=exit_.ended_by_us or is_signalled, vanished=has_vanished)
+        obeys_notice = self.are_notified and exit_.exit_code in names.OBEYED_STATUSES
+        has_restarts_left = rank.restarts < self.work.plan.launch.max_restarts
+        may_return = exit_.has_failed and has_restarts_left and not self._is_stopping and not obeys_notice
         if may_return:
-            self._excused[connection.number] = exit_
+            self._excused[rank.number] = exit_
             self._agent.log_event(JournalEvent.RANK_EXCUSED, **exit_.to_json())
         else:
             self._unreaped.append(exit_)
             taken = is_signalled and not self._is_stopping
-            self._agent.send(ToHead.RANK_ENDED, rank=connection.number, well=not exit_.has_failed, taken=taken)
+            self._agent.send(ToHead.RANK_ENDED, rank=rank.number, well=not exit_.has_failed, taken=taken)
         if may_return or self._is_released:
             connection.socket.send({"do": ToLaunched.LEAVE})
-        self._agent.reap()
-
-    def _may_restart(self, connection: RankConnection, exit_: Exit) -> bool:
-        most = self.work.plan.launch.max_restarts
-        if not exit_.has_failed or connection.incarnation >= most or self._is_stopping:
-            return False
-        return not (self.are_notified and exit_.exit_code in names.OBEYED_STATUSES)
 
     def reap(self, children: Iterable[Tuple[int, int]]) -> List[Exit]:
         self._remote.reap(children)
         for pid, status in children:
             if self._launcher and pid == self._launcher.pid:
-                self._launcher.set_exited(status)
-                self._was_killed = self._launcher.was_killed
+                self._launcher_exit = self._launcher.on_exit(status)
+                self._was_killed = self._launcher_exit["status"] < 0
                 self._report_excused()
-                self._launcher_exit = self._launcher.exit_facts()
-        ended, self._unreaped = self._unreaped, []
-        self.exits.update((exit_.rank, exit_) for exit_ in ended)
-        return ended
+        return super().reap(children)
 
     def _report_excused(self) -> None:
         """The launcher restarts no rank from here on."""
-        for number in self._excused:
-            self._agent.send(ToHead.RANK_ENDED, rank=number, well=False, taken=self._excused[number].ended_by_us)
+        for number, exit_ in self._excused.items():
+            self._agent.send(ToHead.RANK_ENDED, rank=number, well=False, taken=exit_.ended_by_us)
         self._unreaped += self._excused.values()
         self._excused.clear()
 
@@ -280,11 +311,8 @@ class LaunchedRanks(Ranks):
 
     @property
     def have_ended(self) -> bool:
-        return not self._running and not self._is_launcher_running
-
-    @property
-    def _is_launcher_running(self) -> bool:
-        return self._launcher.is_running if self._launcher else not self._have_all_launchers_ended
+        may_start = self._launcher.is_running if self._launcher else not self._have_all_launchers_ended
+        return not self._running and not may_start
 
     def on_message(self, message: Message) -> None:
         self._remote.on_message(message)
@@ -316,19 +344,15 @@ class LaunchedRanks(Ranks):
         self._end_launcher(timeout)
 
     def terminate(self) -> None:
-        self._stop()
+        self._report_excused()
         super().terminate()
 
     def abort(self) -> None:
-        self._stop()
-        super().abort()
-
-    def _stop(self) -> None:
         self._is_stopping = True
         self._report_excused()
+        super().abort()
 
     def kill(self) -> None:
-        self._is_stopping = True
         super().kill()
         self._remote.kill()
         self._release_ranks(0.0)
@@ -348,56 +372,38 @@ class LauncherProcess:
         launch = kind.command(context)
         self.command = launch.argv
         """Without the words of a container."""
-        self.name = os.path.basename(launch.argv[0])  # noqa: PTH119 - a bare string
-        if self.name.startswith("python") and launch.argv[1:2] == ["-m"]:
-            self.name = work.plan.launch.kind
+        self._name = os.path.basename(launch.argv[0])  # noqa: PTH119 - a bare string
+        if self._name.startswith("python") and launch.argv[1:2] == ["-m"]:
+            self._name = work.plan.launch.kind
         self._log = work.directory.attempt(work.number).launcher_log(context.node)
-        self._status: Optional[int] = None
-        self._problem: Optional[Tuple[str, int]] = None
         argv, environment = launch.argv, kinds.launcher_environment(work, place, launch)
         container = command.container_of(work, place) if kind.is_inside else None
         if container is not None:
             argv, environment = container.enter(argv, container.inherited(environment))
         self._child = system.spawn_with_log(argv, environment, self._log, work.file_mode, directory=str(work.workdir))
+        self.pid = self._child.pid
+        self.is_running = True
 
-    @property
-    def pid(self) -> int:
-        return self._child.pid
-
-    @property
-    def is_running(self) -> bool:
-        return self._status is None
-
-    @property
-    def was_killed(self) -> bool:
-        """By a signal."""
-        return self._status is not None and self._status < 0
-
-    def set_exited(self, wait_status: int) -> None:
-        is_killed = os.WIFSIGNALED(wait_status)
-        self._status = -os.WTERMSIG(wait_status) if is_killed else os.WEXITSTATUS(wait_status)
-        self._problem = self._child.problem()
-
-    def exit_facts(self) -> Dict[str, Any]:
+    def on_exit(self, wait_status: int) -> Dict[str, Any]:
         """The fields of `ToHead.LAUNCHER_EXITED`: `status` is negative for a signal."""
-        number = self._problem[1] if self._problem else 0
+        self.is_running = False
+        stage, number = self._child.problem() or ("", 0)
         return {
-            "name": self.name,
-            "status": self._status,
+            "name": self._name,
+            "status": os.waitstatus_to_exitcode(wait_status),
             "said": read_tail(self._log, LAST_LINES),
-            "problem": os.strerror(number).lower() if self._problem else None,
+            "problem": os.strerror(number).lower() if stage else None,
             "is_absent": number == errno.ENOENT,
         }
 
     def terminate(self) -> None:
         """Send TERM to the launcher alone, which ends its own processes. To its group, TERM would end both at once."""
         if self.is_running:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(self.pid, signal.SIGTERM)
+            system.send_signal(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         if self.is_running:
-            _signal_group(self._child, signal.SIGKILL)
+            system.send_signal(self.pid, signal.SIGKILL, to_group=True)
 
 
 class RemoteCommands:
@@ -447,7 +453,15 @@ class RemoteCommands:
     def on_message(self, message: Message) -> None:
         """Handle a message of another node's RemoteCommands, or of this one; ignore all others."""
         if message["do"] == ToNode.REMOTE_RUN:
-            self._run(tuple(message["id"]), message["command"])
+            work, (node, number) = self._work, message["id"]
+            launch = LaunchCommand([], private_tmpdir(self._folder / f"{node}-{number}"), without=command.OF_MPI)
+            self._running[node, number] = system.spawn_with_log(
+                ["/bin/sh", "-c", message["command"]],
+                kinds.launcher_environment(work, self._place, launch),
+                work.directory.attempt(work.number).launcher_log(self._place.node),
+                work.file_mode,
+                directory=str(work.workdir),
+            )
         elif message["do"] == ToNode.REMOTE_CANCEL:
             self._end(tuple(message["id"]), signal.SIGTERM)
             self._agent.loop.after(END_SECONDS, partial(self._end, tuple(message["id"]), signal.SIGKILL))
@@ -456,33 +470,21 @@ class RemoteCommands:
             if connection is not None:
                 connection.send({"do": ToLaunched.REMOTE_EXITED, "status": message["status"]})
 
-    def _run(self, command_id: Tuple[int, int], text: str) -> None:
-        work, (node, number) = self._work, command_id
-        launch = LaunchCommand([], private_tmpdir(self._folder / f"{node}-{number}"), without=command.OF_MPI)
-        self._running[command_id] = system.spawn_with_log(
-            ["/bin/sh", "-c", text],
-            kinds.launcher_environment(work, self._place, launch),
-            work.directory.attempt(work.number).launcher_log(self._place.node),
-            work.file_mode,
-            directory=str(work.workdir),
-        )
-
     def _end(self, command_id: Tuple[int, int], number: signal.Signals) -> None:
         if command_id in self._running:
-            _signal_group(self._running[command_id], number)
+            system.send_signal(self._running[command_id].pid, number, to_group=True)
 
     def kill(self) -> None:
-        for child in self._running.values():
-            _signal_group(child, signal.SIGKILL)
+        for command_id in self._running:
+            self._end(command_id, signal.SIGKILL)
 
     def reap(self, children: Iterable[Tuple[int, int]]) -> None:
         statuses = dict(children)
         for command_id in [command_id for command_id, child in self._running.items() if child.pid in statuses]:
             child = self._running.pop(command_id)
             child.problem()
-            status = statuses[child.pid]
-            code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-            self._send(command_id[0], {"do": ToNode.REMOTE_EXITED, "id": command_id, "status": code})
+            status = system.shell_status(statuses[child.pid])
+            self._send(command_id[0], {"do": ToNode.REMOTE_EXITED, "id": command_id, "status": status})
 
 
 def find_host(host: str, hosts: Sequence[str]) -> Optional[int]:
@@ -492,8 +494,3 @@ def find_host(host: str, hosts: Sequence[str]) -> Optional[int]:
     short = [name.partition(".")[0] for name in hosts]
     wanted = host.partition(".")[0]
     return short.index(wanted) if short.count(wanted) == 1 else None
-
-
-def _signal_group(child: system.Child, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, number)

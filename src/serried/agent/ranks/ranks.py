@@ -29,8 +29,16 @@ _RETRACT = "serried: hint: to survive an exception, catch it in the session, or 
 
 
 class Rank:
-    launch = ""
-    """The launch of a job script that started it; empty without one."""
+    restarts = 0
+    """How often its launcher had started it before in this attempt."""
+
+    # Of a rank that a job script launches; the defaults are those of other ranks.
+    launch = within = ""
+    """The launch, and the rank of the outer launch."""
+    world_size: Optional[int] = None
+    path: Optional[Path] = None
+    is_needed = False
+    """As `kinds.is_needed` says."""
 
     def __init__(self, number: int, local_rank: int, pid: int, log: int) -> None:
         self.number = number
@@ -47,8 +55,7 @@ class Rank:
     def stop(self, number: int, *, everything: bool) -> None:
         """Send signal `number` to its process, or with `everything` to its process group."""
         self.stopped_at = time.monotonic() if self.stopped_at is None else self.stopped_at
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            (os.killpg if everything else os.kill)(self.pid, number)
+        system.send_signal(self.pid, number, to_group=everything)
 
 
 class Ranks:
@@ -74,11 +81,7 @@ class Ranks:
         return os.open(self.work.log_of(number, self.node), os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.work.file_mode)
 
     def log_path(self, rank: Rank) -> Path:
-        return self.work.log_of(rank.number, self.node)
-
-    def world_size_of(self, rank: Rank) -> int:  # noqa: ARG002
-        """The number of ranks that were launched together with `rank`."""
-        return self.work.world_size
+        return rank.path or self.work.log_of(rank.number, self.node)
 
     def reap(self, children: Iterable[Tuple[int, int]]) -> List[Exit]:  # noqa: ARG002 - a subclass has children
         """The ranks that have ended since the last call. `children` of the agent have ended: (pid, wait status)."""
@@ -126,7 +129,7 @@ class Ranks:
         return time.monotonic() - self._newest_output
 
     def record(
-        self, rank: Rank, status: int, problem: Optional[Tuple[str, int]], *, is_oom: bool, now: Optional[float] = None
+        self, rank: Rank, status: int, problem: Optional[Sequence[Any]], *, is_oom: bool, now: Optional[float] = None
     ) -> Exit:
         """The exit of `rank`. Ranks that were reaped together share `now`: which ended first is unknown."""
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
@@ -143,33 +146,23 @@ class Ranks:
         if problem:
             exit_ = _with_problem(exit_, problem, self.work)
             os.write(rank.log, f"serried: {exit_.message}\n".encode())
-        world_size = self.world_size_of(rank)
-        reports = failure_report.take(self._place_of_reports(rank))
+        world_size, log = rank.world_size or self.work.world_size, self.log_path(rank)
+        reports = failure_report.take(failure_report.place_of(self._stop_file, rank.number, rank.launch, rank.within))
         if exit_.has_failed:
             own = [it.report for it in reports if (it.rank, it.report.world_size) == (rank.number, world_size)]
+            is_log_shared = self.work.shares_log(rank.number)
             if own and not own[-1].is_past:
                 exit_ = self._with_failure_report(exit_, own[-1], rank)
-            elif world_size > 1 and self._has_stumbled(rank):
+            elif world_size > 1 and (has_stumbled_in_shared(log, rank.number) if is_log_shared else has_stumbled(log)):
                 exit_ = exit_._replace(stumbled=True)
         else:
-            standing = [it.report for it in reports if not self._was_seen(it.calls)]
-            if standing:
-                exit_ = self._with_unretracted_report(exit_, standing[0], rank)
+            # If a bash of the job script has seen one of the calls fail, the rules of its failures apply.
+            failures = self.work.directory.attempt(self.work.number).launches / "failures"
+            seen = [any((failures / f"{call}.json").exists() for call in it.calls) for it in reports]
+            if False in seen:
+                exit_ = self._with_unretracted_report(exit_, reports[seen.index(False)].report, rank)
         os.close(rank.log)
         return exit_
-
-    def _place_of_reports(self, rank: Rank) -> str:
-        return failure_report.place_of(self._stop_file, rank.number)
-
-    def _was_seen(self, calls: Sequence[str]) -> bool:
-        """Whether a bash of the job script has seen one of these calls fail. Then the rules of its failures apply."""
-        failures = self.work.directory.attempt(self.work.number).launches / "failures"
-        return any((failures / f"{call}.json").exists() for call in calls)
-
-    def _has_stumbled(self, rank: Rank) -> bool:
-        if self.work.shares_log(rank.number):
-            return has_stumbled_in_shared(self.log_path(rank), rank.number)
-        return has_stumbled(self.log_path(rank))
 
     def _with_failure_report(self, exit_: Exit, report: FailureReport, rank: Rank) -> Exit:
         """The failure as of the report's time, even if the agent ended the rank since."""
@@ -213,12 +206,12 @@ class Ranks:
             self._notice = int(getattr(signal, f"SIG{name}"))
             for rank in self.running:
                 for pid in notice_targets(rank.pid, self._notice):
-                    with contextlib.suppress(ProcessLookupError, PermissionError):
-                        os.kill(pid, self._notice)
+                    system.send_signal(pid, self._notice)
 
     def terminate(self) -> None:
         """Send TERM to each rank's process group: a shell that dies of TERM must not leave its program running."""
-        self._end_groups(signal.SIGTERM)
+        for rank in self.running:
+            rank.stop(signal.SIGTERM, everything=True)
 
     def abort(self) -> None:
         """Send ABRT to the ranks themselves: Python then prints the stacks of its threads and exits."""
@@ -229,11 +222,8 @@ class Ranks:
             rank.stop(signal.SIGABRT, everything=False)
 
     def kill(self) -> None:
-        self._end_groups(signal.SIGKILL)
-
-    def _end_groups(self, number: int) -> None:
         for rank in self.running:
-            rank.stop(number, everything=True)
+            rank.stop(signal.SIGKILL, everything=True)
 
 
 class ForkedRanks(Ranks):
@@ -241,28 +231,27 @@ class ForkedRanks(Ranks):
 
     def __init__(self, work: Attempt, node: int, place: Dict[str, Any]) -> None:
         super().__init__(work, node, place["stop_file"])
-        self._prepare()
-        threads = binding.threads(work)
-        for local, cpus in enumerate(binding.shares(work.ranks)):
-            number = node * work.ranks + local
-            self._add(command.RankPlace(node=node, rank=number, local_rank=local, threads=threads, **place), cpus)
-
-    _umask: Optional[int] = None
-    """None for this process's."""
-
-    def _prepare(self) -> None:
         self._memory = linux.OutOfMemory()
         self._children: Dict[int, system.Child] = {}
+        self._start_all(place)
 
-    def _add(self, place: command.RankPlace, cpus: List[int]) -> None:
-        rank = self._start(place, cpus)
-        self._running[rank.pid] = rank
-        self.leaders.append(rank.pid)
+    def _start_all(self, place: Dict[str, Any]) -> None:
+        work, threads = self.work, binding.threads(self.work)
+        for local, cpus in enumerate(binding.shares(work.ranks)):
+            number = self.node * work.ranks + local
+            rank = command.RankPlace(node=self.node, rank=number, local_rank=local, threads=threads, **place)
+            self._start(rank, command.program(work, rank), cpus=cpus)
 
-    def _start(self, place: command.RankPlace, cpus: List[int]) -> Rank:
-        log = self.open_log(place.rank)
-        stdin = self._open_input()
-        program = self._program(place)
+    def _start(
+        self,
+        place: command.RankPlace,
+        program: command.Program,
+        *,
+        cpus: Sequence[int] = (),
+        input_file: str = "",
+        umask: Optional[int] = None,
+    ) -> None:
+        log, stdin = self.open_log(place.rank), _open_input(input_file)
         child = system.spawn(
             program.argv,
             program.environment,
@@ -271,38 +260,42 @@ class ForkedRanks(Ranks):
             cpus=cpus,
             parent_death=signal.SIGKILL,
             own_group=True,
-            umask=self._umask,
+            umask=umask,
         )
         os.close(stdin)
         self._children[child.pid] = child
-        return Rank(place.rank, place.local_rank, child.pid, log)
-
-    def _program(self, place: command.RankPlace) -> command.Program:
-        return command.program(self.work, place)
-
-    def _open_input(self) -> int:
-        """The terminal of the `serried run` that started the only rank, else /dev/null.
-
-        It is not the job's controlling terminal, because the job has its own session. So the kernel stops no reader.
-        """
-        with contextlib.suppress(OSError):
-            terminal = os.environ.get(names.TERMINAL)
-            if terminal:
-                return os.open(terminal, os.O_RDONLY | os.O_NOCTTY)
-        return os.open(os.devnull, os.O_RDONLY)
+        self._running[child.pid] = Rank(place.rank, place.local_rank, child.pid, log)
+        self.leaders.append(child.pid)
 
     def reap(self, children: Iterable[Tuple[int, int]]) -> List[Exit]:
         now = time.monotonic()
-        ended = [self._end(self._running.pop(pid), status, now) for pid, status in children if pid in self._running]
+        ended = [
+            self.record(
+                self._running.pop(pid),
+                status,
+                self._children.pop(pid).problem(),
+                is_oom=self._memory.has_occurred(),
+                now=now,
+            )
+            for pid, status in children
+            if pid in self._running
+        ]
         self.exits.update((exit_.rank, exit_) for exit_ in ended)
         return ended
 
-    def _end(self, rank: Rank, status: int, now: float) -> Exit:
-        problem = self._children.pop(rank.pid).problem()
-        return self.record(rank, status, problem, is_oom=self._memory.has_occurred(), now=now)
+
+def _open_input(path: str) -> int:
+    """The input of the only rank: the file, else the terminal of the `serried run` that started it, else /dev/null.
+
+    It is not the job's controlling terminal, because the job has its own session. So the kernel stops no reader.
+    """
+    for candidate in filter(None, (path, os.environ.get(names.TERMINAL))):
+        with contextlib.suppress(OSError):
+            return os.open(candidate, os.O_RDONLY | os.O_NOCTTY)
+    return os.open(os.devnull, os.O_RDONLY)
 
 
-def _with_problem(exit_: Exit, problem: Tuple[str, int], work: Attempt) -> Exit:
+def _with_problem(exit_: Exit, problem: Sequence[Any], work: Attempt) -> Exit:
     """The exit of a rank whose program could not be started."""
     stage, number = problem
     because = os.strerror(number).lower()
@@ -327,17 +320,14 @@ def notice_targets(pid: int, number: int) -> List[int]:
     The rank's own process gets it, and not helpers such as a loader's workers, which do not expect it. A shell without
     a trap would die of the signal before its program sees it. So the shell's children get it instead.
     """
-    if not _is_shell(pid) or catches(pid, number):
+    try:
+        program = os.path.basename(os.readlink(f"{linux.PROC}/{pid}/exe"))  # noqa: PTH115, PTH119 - strings
+    except OSError:
+        return [pid]
+    if program not in SHELLS or catches(pid, number):
         return [pid]
     children = [int(child) for child in linux.read(pid, f"task/{pid}/children").split()]
     return [target for child in children for target in notice_targets(child, number)] or [pid]
-
-
-def _is_shell(pid: int) -> bool:
-    try:
-        return os.path.basename(os.readlink(f"{linux.PROC}/{pid}/exe")) in SHELLS  # noqa: PTH115, PTH119 - strings
-    except OSError:
-        return False
 
 
 def catches(pid: int, number: int) -> bool:
