@@ -6,7 +6,7 @@ all its ranks have started and ended.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from serried.agent.attempt import Attempt
 from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
@@ -44,14 +44,12 @@ class LauncherCoordinator:
         self._work = work
         self._nodes = nodes
         self._fail = fail
+        self._world_size = work.nodes * work.ranks
         self._running = 0
         """Launchers that have not ended."""
         self._exits: List[Dict[str, Any]] = []
-        self.started: Set[int] = set()
-        self._ended: Set[int] = set()
-        self._well: Set[int] = set()
-        self._killed_by_launcher: Set[int] = set()
-        """Ended by a launcher before the head stopped the attempt."""
+        self.started: Dict[int, Optional[Message]] = {}
+        """By rank that has started: the message about its end, None while it runs."""
         self._is_stopping = False
         self._is_released = False
 
@@ -65,17 +63,9 @@ class LauncherCoordinator:
     def on_message(self, member: NodeAgent, message: Message) -> None:
         event = message["event"]
         if event == ToHead.RANK_STARTED:
-            self.started.add(message["rank"])
-            self._ended.discard(message["rank"])
-            self._well.discard(message["rank"])
-            self._killed_by_launcher.discard(message["rank"])
+            self.started[message["rank"]] = None
         elif event == ToHead.RANK_ENDED:
-            self.started.add(message["rank"])
-            self._ended.add(message["rank"])
-            if message["well"]:
-                self._well.add(message["rank"])
-            if message["taken"]:
-                self._killed_by_launcher.add(message["rank"])
+            self.started[message["rank"]] = message
             self._check_release()
         elif event == ToHead.LAUNCHER_EXITED:
             self._exits.append({**message, "host": member.host})
@@ -95,33 +85,34 @@ class LauncherCoordinator:
 
     def judge(self) -> None:
         """Fail the attempt if a launcher ended too early."""
-        if self._exits and not self._is_stopping and (self._killed_by_launcher or not self._have_all_ended):
+        were_killed = any(end and end["taken"] for end in self.started.values())
+        if self._exits and not self._is_stopping and (were_killed or not self._have_all_ended):
             worst = next((end for end in self._exits if end["status"]), self._exits[0])
-            self._fail(explain(worst, self._work.nodes * self._work.ranks, len(self.started)))
+            self._fail(explain(worst, self._world_size, len(self.started)))
 
     @property
     def _have_all_ended(self) -> bool:
-        return len(self._ended) == self._work.nodes * self._work.ranks
+        return len(self.started) == self._world_size and all(self.started.values())
 
     def _check_release(self) -> None:
-        is_time = len(self._ended) == len(self.started) if self._is_stopping else self._have_all_ended
+        ends = self.started.values()
+        is_time = all(ends) if self._is_stopping else self._have_all_ended
         if self._work.agents_start_ranks or self._is_released or not is_time:
             return
         self._is_released = True
-        is_urgent = self._is_stopping or self._well < self._ended
+        is_urgent = self._is_stopping or not all(end and end["well"] for end in ends)
         timeout = URGENT_LEAVE_SECONDS if is_urgent else LEAVE_SECONDS
-        self._nodes.broadcast(ToNode.RELEASE, patience=timeout if self.started else 0.0)
+        self._nodes.broadcast(ToNode.RELEASE, patience=timeout if ends else 0.0)
 
     def _check_started(self) -> None:
-        world = self._work.nodes * self._work.ranks
-        if len(self.started) < world and not self._is_stopping and not self._exits:
-            missing = [rank for rank in range(world) if rank not in self.started]
-            count = "no rank" if not self.started else f"only {len(self.started)} of {world} ranks"
-            some = ", ".join(map(str, missing[:8])) + (" …" if missing[8:] else "")
-            tail = f"; missing are {some}" if self.started else ""
-            self._fail(
-                Failure(f"`{self._work.plan.launch.kind}` has started {count} within {START_SECONDS:.0f} s{tail}", 1)
-            )
+        missing = [rank for rank in range(self._world_size) if rank not in self.started]
+        if missing and not self._is_stopping and not self._exits:
+            count, tail = "no rank", ""
+            if self.started:
+                count = f"only {len(self.started)} of {self._world_size} ranks"
+                tail = f"; missing are {', '.join(map(str, missing[:8]))}{' …' if missing[8:] else ''}"
+            kind = self._work.plan.launch.kind
+            self._fail(Failure(f"`{kind}` has started {count} within {START_SECONDS:.0f} s{tail}", 1))
 
 
 def explain(end: Dict[str, Any], world: int, started: int) -> Failure:

@@ -211,13 +211,43 @@ KINDS = {
 
 
 def mpi_environment(context: LaunchContext) -> Dict[str, str]:
-    """Write host lists and remote shell; the variables that lead each implementation to them."""
-    shell = remote_shell(context)
-    return {
+    """Write host lists and remote shell; the variables that lead each implementation there. The agents bind ranks.
+
+    Open MPI's daemons stay children of the agents: mpirun never stops waiting for a daemon that detached itself and
+    died. If mpirun itself gets TERM, ranks have the agents' time to save; by default it would kill them a second later.
+    """
+    shell = str(remote_shell(context))
+    slots, machines = host_file(context, "slots", "{} slots={}"), host_file(context, "machines", "{}:{}")
+    variables = {
         **private_tmpdir(context.folder / "launcher"),
-        **_open_mpi(f"/bin/sh {shell}", host_file(context, "slots", "{} slots={}"), context),
-        **_hydra(str(shell), host_file(context, "machines", "{}:{}")),
+        "OMPI_MCA_odls_base_sigkill_timeout": str(math.ceil(context.work.urgent_grace_seconds)),
+        "OMPI_MCA_ras": "^slurm,tm,gridengine,lsf,loadleveler,alps",
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
+        "PRTE_MCA_ras": "^slurm,pbs,tm,gridengine,lsf,flux",
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+        # MPICH and its descendants; Intel's variables have their own names.
+        "HYDRA_LAUNCHER": "ssh",
+        "HYDRA_LAUNCHER_EXEC": shell,
+        "HYDRA_RMK": "user",
+        "HYDRA_HOST_FILE": machines,
+        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": shell,
+        "I_MPI_HYDRA_RMK": "user",
+        "I_MPI_HYDRA_HOST_FILE": machines,
+        "I_MPI_PIN": "0",
     }
+    # Open MPI 4, and 5, whose launcher is PRRTE.
+    for prefix, rsh, daemon in (("OMPI", "rsh", "orte"), ("PRTE", "ssh", "prte")):
+        mca = f"{prefix}_MCA"
+        variables[f"{mca}_plm"] = rsh
+        variables[f"{mca}_plm_{rsh}_agent"] = f"/bin/sh {shell}"
+        variables[f"{mca}_plm_{rsh}_no_tree_spawn"] = "1"
+        # Each shell lasts as long as its daemon.
+        variables[f"{mca}_plm_{rsh}_num_concurrent"] = str(max(128, len(context.hosts)))
+        variables[f"{mca}_{daemon}_leave_session_attached"] = "1"
+        variables[f"{mca}_{daemon}_default_hostfile"] = slots
+        variables[f"{prefix}_ALLOW_RUN_AS_ROOT"] = variables[f"{prefix}_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+    return variables
 
 
 def private_tmpdir(folder: Path) -> Dict[str, str]:
@@ -244,53 +274,6 @@ def remote_shell(context: LaunchContext) -> Path:
     files.make_directory(shell.parent, 0o700)
     files.write_text(shell, f'#!/bin/sh\nexec {" ".join(map(shlex.quote, context.remote))} "$@"\n', 0o700)
     return shell
-
-
-def _open_mpi(shell: str, hosts: str, context: LaunchContext) -> Dict[str, str]:
-    """For Open MPI 4 (OMPI_…) and 5, whose launcher is PRRTE. The agents bind the ranks.
-
-    Its daemons stay children of the agents: mpirun never stops waiting for a daemon that detached itself and died.
-    If mpirun itself gets TERM, ranks have the agents' time to save; by default it would kill them a second later.
-    """
-    shells = str(max(128, len(context.hosts)))  # each lasts as long as its daemon
-    return {
-        "OMPI_MCA_plm": "rsh",
-        "OMPI_MCA_plm_rsh_agent": shell,
-        "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
-        "OMPI_MCA_plm_rsh_num_concurrent": shells,
-        "OMPI_MCA_orte_leave_session_attached": "1",
-        "OMPI_MCA_odls_base_sigkill_timeout": str(math.ceil(context.work.urgent_grace_seconds)),
-        "OMPI_MCA_ras": "^slurm,tm,gridengine,lsf,loadleveler,alps",
-        "OMPI_MCA_orte_default_hostfile": hosts,
-        "OMPI_MCA_hwloc_base_binding_policy": "none",
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "PRTE_MCA_plm": "ssh",
-        "PRTE_MCA_plm_ssh_agent": shell,
-        "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
-        "PRTE_MCA_plm_ssh_num_concurrent": shells,
-        "PRTE_MCA_prte_leave_session_attached": "1",
-        "PRTE_MCA_ras": "^slurm,pbs,tm,gridengine,lsf,flux",
-        "PRTE_MCA_prte_default_hostfile": hosts,
-        "PRTE_MCA_hwloc_default_binding_policy": "none",
-        "PRTE_ALLOW_RUN_AS_ROOT": "1",
-        "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    }
-
-
-def _hydra(shell: str, hosts: str) -> Dict[str, str]:
-    """For MPICH and its descendants; Intel's variables have their own names."""
-    return {
-        "HYDRA_LAUNCHER": "ssh",
-        "HYDRA_LAUNCHER_EXEC": shell,
-        "HYDRA_RMK": "user",
-        "HYDRA_HOST_FILE": hosts,
-        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
-        "I_MPI_HYDRA_BOOTSTRAP_EXEC": shell,
-        "I_MPI_HYDRA_RMK": "user",
-        "I_MPI_HYDRA_HOST_FILE": hosts,
-        "I_MPI_PIN": "0",
-    }
 
 
 # The identity and the environment of a rank.
@@ -384,7 +367,5 @@ def rank_environment(work: Attempt, environ: Mapping[str, str]) -> Dict[str, str
         environment = {**own, **{name: environ[name] for name in set_by_launcher}}
     if work.plan.launch.kind == "srun":  # each task has its own node's variables, and only its own GPUs
         return environment
-    return {
-        **command.without(environment, NODE_VARIABLES),
-        **{name: own[name] for name in NODE_VARIABLES if name in own},
-    }
+    of_node = {name: own[name] for name in NODE_VARIABLES if name in own}
+    return {**command.without(environment, NODE_VARIABLES), **of_node}

@@ -15,7 +15,6 @@ import socket
 import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from serried.agent import system
@@ -33,10 +32,7 @@ REFUSED = 70
 
 
 def end_as(status: int) -> int:
-    """End this process as another with wait status `status` did: by its signal, without another core file.
-
-    Returns an exit status for all others.
-    """
+    """The exit status of a process with this wait status. If a signal ended it, end this one so, without a core."""
     if not os.WIFSIGNALED(status):
         return os.WEXITSTATUS(status)
     number = os.WTERMSIG(status)
@@ -91,42 +87,33 @@ class LaunchedRank:
     def _receive(self) -> None:
         messages = self._socket.receive()
         if messages is None:  # the agent has ended, so no other process would end the program
-            self._signal(signal.SIGKILL)
+            if self._child and self._status is None:
+                system.send_signal(self._child.pid, signal.SIGKILL, to_group=True)
             self._loop.stop()
-            return
-        for message in messages:
+        for message in messages or ():
             if message["do"] == ToLaunched.RUN:
-                self._start(message)
-            elif message["do"] == ToLaunched.REFUSE:
-                print(f"serried: {message['because']}", file=sys.stderr)
+                self._socket.send({"event": FromLaunched.RANK_STARTING})
+                cpus = set(message["cpus"])  # an empty list binds to none
+                self._child = system.spawn_with_log(
+                    message["argv"],
+                    message["environment"],
+                    message["log"],
+                    message["mode"],
+                    directory=message["directory"],
+                    cpus=sorted(cpus & os.sched_getaffinity(0)) if cpus else [],
+                )
+                self._socket.send({"event": FromLaunched.RANK_STARTED, "pid": self._child.pid})
+            else:
+                if message["do"] == ToLaunched.REFUSE:
+                    print(f"serried: {message['because']}", file=sys.stderr)
                 self._loop.stop()
-            elif message["do"] == ToLaunched.LEAVE:
-                self._loop.stop()
-
-    def _start(self, request: Message) -> None:
-        self._socket.send({"event": FromLaunched.RANK_STARTING})
-        cpus = set(request["cpus"])  # an empty list binds to none
-        self._child = system.spawn_with_log(
-            request["argv"],
-            request["environment"],
-            request["log"],
-            request["mode"],
-            directory=request["directory"],
-            cpus=sorted(cpus & os.sched_getaffinity(0)) if cpus else [],
-        )
-        self._socket.send({"event": FromLaunched.RANK_STARTED, "pid": self._child.pid})
 
     def _forward(self, number: int) -> None:
         self._last_signal = number
-        if self._child is None or self._status is not None:
-            self._loop.stop()
-        else:
-            self._signal(number)
-
-    def _signal(self, number: int) -> None:
         if self._child and self._status is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._child.pid, number)
+            system.send_signal(self._child.pid, number, to_group=True)
+        else:
+            self._loop.stop()
 
     def _reap(self) -> None:
         for pid, status in system.reap():
@@ -168,14 +155,12 @@ def rank_through(arguments: List[str]) -> int:
         {
             "event": FromLaunched.PROGRAM_WAITS,
             "launch": launch,
-            "argv": program,
-            "directory": str(Path.cwd()),
             "is_detached": mark == names.DETACHED,
             "environ": identity_variables(os.environ),
         }
     )
     until = time.monotonic() + ANSWER_SECONDS
-    messages = connection.receive_within(ANSWER_SECONDS)
+    messages: Optional[List[Message]] = []
     while messages == [] and time.monotonic() < until:
         messages = connection.receive_within(until - time.monotonic())
     if not messages:
@@ -224,7 +209,7 @@ class PassedThroughRank:
     def __init__(self, connection: local_socket.LocalSocket, launch: str, program: List[str], answer: Message) -> None:
         self._socket = connection
         inherited, own = system.environment(), answer["environment"]
-        set_here = {names.LAUNCH: launch, **{name: value for name, value in own.items() if value is not None}}
+        set_here = {names.LAUNCH: launch, **own}
         kept = {name: value for name, value in inherited.items() if name not in own}
         before, here = node_folder(inherited), node_folder(set_here)
         if before and here:
@@ -253,9 +238,9 @@ class PassedThroughRank:
 
     def _attach(self, environment: Dict[str, str], bin: str, output: str) -> None:  # noqa: A002
         """Let a rank that the scheduler started be as if the script had started it: variables, shims and output."""
-        python_path = [each.get("PYTHONPATH", "") for each in (environment, self._environment)]
-        folders = [folder for folder in os.pathsep.join(python_path).split(os.pathsep) if folder]
+        paths = [variables.get("PYTHONPATH", "") for variables in (environment, self._environment)]
         self._environment = {**environment, **self._environment}
+        folders = list(filter(None, os.pathsep.join(paths).split(os.pathsep)))
         if folders:
             self._environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(folders))
         path = os.pathsep.join([bin, self._environment.get("PATH", os.defpath)])
@@ -321,9 +306,8 @@ class PassedThroughRank:
         if self._has_terminal and number in (signal.SIGINT, signal.SIGQUIT):
             return  # the terminal has sent it to both
         if self._child is not None and self._status is None:
-            with contextlib.suppress(OSError):
-                send = os.killpg if self._signals_group and not self._has_terminal else os.kill
-                send(self._child.pid, number)
+            to_group = self._signals_group and not self._has_terminal
+            system.send_signal(self._child.pid, number, to_group=to_group)
 
     def _copy(self, source: int) -> bool:
         """Pass on what has arrived. False at its end, and when its reader has gone: the program gets SIGPIPE."""
@@ -334,12 +318,10 @@ class PassedThroughRank:
                 _write(self._log, data)
             except OSError:  # a full disk
                 self._close_log()
-        try:
+        with contextlib.suppress(OSError):
             if data:
                 _write(target, data)
                 return True
-        except OSError:
-            pass
         os.close(source)
         del self._targets[source]
         return False
