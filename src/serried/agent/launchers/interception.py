@@ -90,8 +90,8 @@ def main(arguments: List[str]) -> int:
     name, argv = arguments[0], arguments[1:]
     for variable in [variable for variable in os.environ if variable.startswith(HIDDEN)]:
         del os.environ[variable]
-    tag = options.get("--call") or os.environ.get(names.LAUNCH_CALL, "")
-    os.environ.pop(names.LAUNCH_CALL, None)
+    called = os.environ.pop(names.LAUNCH_CALL, "")
+    tag = options.get("--call") or called
     place = None if names.is_in_another_job(os.environ) else LaunchPlace.of(dict(os.environ), folder)
     real = name if "/" in name else find(name, os.environ.get("PATH", os.defpath), Path(folder, "bin"))
     name = os.path.basename(name)  # noqa: PTH119
@@ -103,9 +103,8 @@ def main(arguments: List[str]) -> int:
         print(f"{name}: command not found", file=sys.stderr)
         return NOT_FOUND
     with_ = options.get("--with", "")
-    begin = [with_, real] if with_ else [real]
     rest = _intercepted(place, Call(name, real, argv, with_, tag)) if place else None
-    command = [*begin, *(argv if rest is None else rest)]
+    command = [*([with_] if with_ else []), real, *(argv if rest is None else rest)]
     try:
         os.execv(command[0], [with_ or name, *command[1:]])  # noqa: S606 - no shell is the point
     except OSError as error:
@@ -155,7 +154,9 @@ def _intercepted(place: LaunchPlace, call: Call) -> Optional[List[str]]:
     except NoLaunchError:
         return None
     except NotUnderstoodError as reason:
-        _note(place, call.name, str(reason))
+        with contextlib.suppress(OSError):  # noted once in the whole attempt
+            _create(place.launches / "notes" / f"{call.name}-{reason}".encode().hex()[:200])
+            print(f"serried: {call.name}: {reason}; started without logs for its ranks", file=sys.stderr)
         _record(place, call, program=[], kind="", untouched=str(reason))
         return None
     launch = _record(place, call, program=line.program, kind=line.kind, untouched=None)
@@ -230,24 +231,14 @@ def _interpreter(call: Call) -> str:
 
 def _record(place: LaunchPlace, call: Call, **facts: Any) -> Optional[str]:
     """Create the document of a new launch. Returns its id; None if the folder cannot be written."""
-    within = {"launch": place.launch, "rank": place.rank} if place.launch else None
     try:
-        place.own.mkdir(parents=True, exist_ok=True)
         taken = [int(entry.stem) for entry in place.own.glob("*.json") if entry.stem.isdigit()]
         number = max(taken, default=0) + 1
         while True:
             launch = f"{place.launch}.{number}" if place.launch else str(number)
-            document = {
-                "launch": launch,
-                "call": call.tag,
-                "name": call.name,
-                "argv": call.argv,
-                **facts,
-                "within": within,
-                **_circumstances(),
-            }
+            document = {"launch": launch, "call": call.tag, "name": call.name, "argv": call.argv, **facts}
             try:
-                _create(place.own / f"{number}.json", document)
+                _create(place.own / f"{number}.json", json.dumps({**document, **_circumstances(place)}))
             except FileExistsError:
                 number += 1
             else:
@@ -257,27 +248,24 @@ def _record(place: LaunchPlace, call: Call, **facts: Any) -> Optional[str]:
         return None
 
 
-def _circumstances() -> Dict[str, Any]:
-    return {"directory": str(Path.cwd()), "host": os.uname().nodename, "pid": os.getpid(), "time": time.time()}
+def _circumstances(place: LaunchPlace) -> Dict[str, Any]:
+    return {
+        "within": {"launch": place.launch, "rank": place.rank} if place.launch else None,
+        "directory": str(Path.cwd()),
+        "host": os.uname().nodename,
+        "pid": os.getpid(),
+        "time": time.time(),
+    }
 
 
-def _create(path: Path, document: Dict[str, Any]) -> None:
+def _create(path: Path, text: str = "") -> None:
     """Raises FileExistsError. Readers see a torn document as absent."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        os.write(descriptor, json.dumps(document).encode() + b"\n")
+        os.write(descriptor, text.encode() + b"\n")
     finally:
         os.close(descriptor)
-
-
-def _note(place: LaunchPlace, name: str, reason: str) -> None:
-    """Print a reason once in the whole attempt."""
-    noted = place.launches / "notes"
-    key = f"{name}-{reason}".encode().hex()[:200]
-    with contextlib.suppress(OSError):
-        noted.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(noted / key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-        print(f"serried: {name}: {reason}; started without logs for its ranks", file=sys.stderr)
 
 
 def record_failure(arguments: Sequence[str]) -> int:
@@ -305,14 +293,11 @@ def record_failure(arguments: Sequence[str]) -> int:
             "name": name,
             "argv": argv,
             "output": output,
-            "within": {"launch": place.launch, "rank": place.rank} if place.launch else None,
-            **_circumstances(),
+            **_circumstances(place),
             "monotonic": time.monotonic(),
         }
         with contextlib.suppress(OSError):
-            failures = place.launches / "failures"
-            failures.mkdir(parents=True, exist_ok=True)
-            _create(failures / f"{call}.json", document)
+            _create(place.launches / "failures" / f"{call}.json", json.dumps(document))
     return 0
 
 

@@ -272,7 +272,7 @@ def remote_shell(context: LaunchContext) -> Path:
     """An `ssh` that goes through the agents: it needs no keys, and its processes belong to the attempt."""
     shell = context.folder / "bin" / "ssh"
     files.make_directory(shell.parent, 0o700)
-    files.write_text(shell, f'#!/bin/sh\nexec {" ".join(map(shlex.quote, context.remote))} "$@"\n', 0o700)
+    files.write_text(shell, f'#!/bin/sh\nexec {shlex.join(context.remote)} "$@"\n', 0o700)
     return shell
 
 

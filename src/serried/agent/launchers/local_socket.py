@@ -45,15 +45,13 @@ class LocalSocket(Channel):
 
     def receive(self) -> Optional[List[Message]]:
         messages = super().receive()
-        is_valid = len(self.partial) <= LONGEST_MESSAGE and all(map(_is_message, messages or ()))
-        return messages if is_valid else None
-
-
-def _is_message(value: Any) -> bool:
-    if not isinstance(value, dict):
-        return False
-    fields = FIELDS.get(str(value.get("event", value.get("do"))))
-    return fields is not None and all(isinstance(value.get(name), kind) for name, kind in fields.items())
+        if len(self.partial) > LONGEST_MESSAGE:
+            return None
+        for message in messages or ():
+            fields = FIELDS.get(str(message.get("event", message.get("do")))) if isinstance(message, dict) else None
+            if fields is None or not all(isinstance(message.get(name), kind) for name, kind in fields.items()):
+                return None
+        return messages
 
 
 def socket_address(key: bytes, folder: Path) -> str:
@@ -97,12 +95,10 @@ def connect(address: str) -> LocalSocket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.connect(name)
+            if is_same_user(connection):
+                return LocalSocket(connection)
         except OSError as error:
-            connection.close()
             refusal = refusal or error
-            continue
-        if is_same_user(connection):
-            return LocalSocket(connection)
         connection.close()
     raise refusal or OSError(f"a process of another user listens at {address}")
 

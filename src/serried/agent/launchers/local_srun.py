@@ -122,10 +122,8 @@ def start(step: Step, launches: Path, command: Sequence[str]) -> int:
         print(f"serried: srun: {note}", file=sys.stderr, flush=True)
     try:
         return LocalStep(step, _step_number(launches), os.uname().nodename).run(command)
-    except NotUnderstoodError as reason:
+    except (NotUnderstoodError, OSError) as reason:
         return refuse(str(reason))
-    except OSError as error:
-        return refuse(str(error))
 
 
 def _step_number(launches: Path) -> int:
@@ -234,11 +232,15 @@ class LocalStep:
     def _start(
         self, command: Sequence[str], task: int, environment: Mapping[str, str], input_: Tuple[int, int]
     ) -> None:
-        opened = []
-        targets = []
+        opened: List[int] = []
+        targets: List[int] = []
         for target, pattern in ((STDOUT, self._step.output), (STDERR, self._step.error)):
             if pattern != "all":
-                targets.append(self._file(pattern, task))
+                path = os.devnull if pattern == "none" else self._name(pattern, task)
+                if path not in self._files:
+                    mode = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (0 if self._step.appends else os.O_TRUNC)
+                    self._files[path] = os.open(path, mode, 0o666)
+                targets.append(self._files[path])
             elif self._step.label:
                 reader, writer = os.pipe()
                 self._lines[reader] = (task, target, b"")
@@ -272,13 +274,6 @@ class LocalStep:
             return [(os.open(path, os.O_RDONLY), -1) for path in paths]
         is_null = os.path.samestat(os.fstat(0), Path(os.devnull).stat())
         return [(0, -1)] * tasks if tasks == 1 or is_null else [os.pipe() for _ in range(tasks)]
-
-    def _file(self, pattern: str, task: int) -> int:
-        path = os.devnull if pattern == "none" else self._name(pattern, task)
-        if path not in self._files:
-            mode = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (0 if self._step.appends else os.O_TRUNC)
-            self._files[path] = os.open(path, mode, 0o666)
-        return self._files[path]
 
     def _name(self, pattern: str, task: int) -> str:
         """`pattern` with the values of srun's escapes."""
@@ -315,14 +310,12 @@ class LocalStep:
     # Signals and ends.
 
     def _forward(self, number: int) -> None:
-        if self._holds_terminal and number in (signal.SIGINT, signal.SIGQUIT):
-            return  # the terminal has sent it to both
-        self._signal(number)
+        if not (self._holds_terminal and number in programs.OF_TERMINAL):  # the terminal has sent it to both
+            self._signal(number)
 
     def _signal(self, number: int) -> None:
         for pid in self._running:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, number)
+            system.send_signal(pid, number)
 
     def _end(self) -> None:
         if not self._is_ending:
@@ -336,21 +329,19 @@ class LocalStep:
                 continue
             task, child = self._running.pop(pid)
             problem = child.problem()
-            code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            code = system.shell_status(status)
             self._highest = max(self._highest, code)
             if code and not self._is_ending:
-                print(f"serried: srun: task {task} {self._ending(status, problem)}", file=sys.stderr, flush=True)
+                how = exits.how(os.WEXITSTATUS(status), os.WTERMSIG(status))
+                if problem and problem[0] == "directory":
+                    how = f"cannot enter `{self._step.directory}`: {os.strerror(problem[1])}"
+                print(f"serried: srun: task {task} {how}", file=sys.stderr, flush=True)
             if self._running and code and self._step.kills_on_bad_exit:
                 self._end()
             elif self._running and self._step.wait_seconds:
                 self._loop.after(self._step.wait_seconds, self._end)
         if not self._running:
             self._loop.stop()
-
-    def _ending(self, status: int, problem: Optional[Tuple[str, int]]) -> str:
-        if problem and problem[0] == "directory":
-            return f"cannot enter `{self._step.directory}`: {os.strerror(problem[1])}"
-        return exits.how(os.WEXITSTATUS(status), os.WTERMSIG(status))
 
 
 def _copy_to_all(writers: List[int]) -> None:

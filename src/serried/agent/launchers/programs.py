@@ -26,6 +26,8 @@ from serried.schema import launchers, names
 from serried.schema.events import FromLaunched, ToLaunched
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+OF_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+"""A terminal sends them to all processes of the group."""
 CONNECT_SECONDS = 30.0
 """A launcher's process on another node may start before that node's agent listens."""
 REFUSED = 70
@@ -303,7 +305,7 @@ class PassedThroughRank:
     def _forward(self, number: int, _: Any) -> None:
         """In the signal's handler, because this process may be waiting for a reader of its output."""
         self._last_signal = number
-        if self._has_terminal and number in (signal.SIGINT, signal.SIGQUIT):
+        if self._has_terminal and number in OF_TERMINAL:
             return  # the terminal has sent it to both
         if self._child is not None and self._status is None:
             to_group = self._signals_group and not self._has_terminal

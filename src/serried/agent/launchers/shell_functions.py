@@ -62,7 +62,7 @@ def rank(agent: Sequence[str], address: str) -> str:
     """The program that a launcher starts as `rank LAUNCH PROGRAM…`."""
     return f"""{FIRST_LINE}
 # Written by Serried: runs one rank of a launch in a job script.
-{_is_usable(agent)} && exec {_quoted([*agent, "rank-through", address])} "$@"
+{_is_usable(agent)} && exec {shlex.join([*agent, "rank-through", address])} "$@"
 case $1 in --local[-_]rank=*) rank=$1; shift ;; *) rank= ;; esac
 shift
 exec "$@" $rank
@@ -74,7 +74,7 @@ def program(name: str, folder: Path, agent: Sequence[str]) -> str:
     launch = [*agent, "outside" if name in SUBMITTERS else "launch", str(folder)]
     return f"""{FIRST_LINE}
 '''':  # Written by Serried: starts {name}, with logs for its ranks or without what Serried has set.
-if {_is_usable(agent)}; then exec {_quoted(launch)} {name} "$@"; fi
+if {_is_usable(agent)}; then exec {shlex.join(launch)} {name} "$@"; fi
 IFS=:
 for folder in $PATH; do
     [ "$folder" = {shlex.quote(str(folder / "bin"))} ] || ! [ -x "$folder/{name}" ] || exec "$folder/{name}" "$@"
@@ -99,7 +99,7 @@ def bash_env(folder: Path, agent: Sequence[str]) -> str:
     for key, value in {
         "@BIN@": shlex.quote(str(folder / "bin")),
         "@FOLDER@": shlex.quote(str(folder)),
-        "@AGENT@": _quoted(agent),
+        "@AGENT@": shlex.join(agent),
         "@USABLE@": _is_usable(agent),
         "@JOB@": names.SCRIPT_JOB,
         "@STAND_INS@": names.STAND_INS,
@@ -123,10 +123,6 @@ def bash_env(folder: Path, agent: Sequence[str]) -> str:
 
 def _is_usable(agent: Sequence[str]) -> str:
     return f"[ -x {shlex.quote(agent[0])} ] && [ -r {shlex.quote(agent[-1])} ]"
-
-
-def _quoted(words: Sequence[str]) -> str:
-    return " ".join(map(shlex.quote, words))
 
 
 WRAPPERS = ("timeout", "nice", "nohup", "env", "xargs", "stdbuf", "setsid", "ionice", "chrt", "taskset", "numactl")

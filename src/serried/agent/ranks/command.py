@@ -234,50 +234,44 @@ def placeholders(work: Attempt, place: RankPlace) -> Dict[str, str]:
 
 
 def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -> Dict[str, str]:
-    """The variables that a rank gets in addition to inherited ones: torch's, Serried's, the plan's."""
+    """The variables that a rank gets in addition to inherited ones: torch's, Serried's, the plan's.
+
+    A job script gets no variable that could change what it does.
+    """
     own = {**torch(work, place), **_serried(work, place)}
     if work.tracking is not None:
         own[names.TRACKER] = work.tracking.encode()
-    if work.is_script:
-        return _environment_of_script(work, own, inherited)
-    own.update(
-        source_dir=str(work.tree),
-        project_name=work.plan.project,
-        scratch_dir=_scratch_dir(work, inherited),
-        exp_name=work.plan.name,
-    )
+    if not work.is_script:
+        # As in ammunk/hpc, where data and results of a project are in `$SCRATCH/PROJECT`.
+        scratch, project = work.plan.site.scratch or inherited.get("SCRATCH", ""), work.plan.project
+        own["source_dir"], own["project_name"], own["exp_name"] = str(work.tree), project, work.plan.name
+        has_scratch = scratch.startswith("/")
+        own["scratch_dir"] = f"{scratch.rstrip('/')}/{project}" if has_scratch else str(work.run.path.parents[1])
     own.update(work.plan.environment.env)
     known = {**inherited, **own}
-    if "OMP_NUM_THREADS" not in known:
-        own["OMP_NUM_THREADS"] = str(place.threads)
-    switches = {
-        **SWITCHES,
-        "PYTHONBREAKPOINT": BREAKPOINT_HOOK,
-        **(_debug(work, place) if work.plan.debug else {}),
-        **({"ACCELERATE_USE_CPU": "1"} if _are_many_on_cpus(work) else {}),
-    }
-    own.update((name, value) for name, value in switches.items() if name not in known)
-    own.update((name, value) for name, value in slurm(work, place).items() if name in inherited and name not in own)
-    if place.local and not known.get("SLURM_TMPDIR"):
-        own["SLURM_TMPDIR"] = place.local
-    path = known.get("PATH", os.defpath)
-    if place.submitters and place.submitters not in path.split(os.pathsep):
-        own["PATH"] = os.pathsep.join([place.submitters, path])
-    own.update(_of_wandb(work, place.rank, known))
-    own["PYTHONPATH"] = _python_path(work, known.get("PYTHONPATH", ""))
+    defaults = dict(SWITCHES)
+    if not work.is_script:
+        defaults.update(OMP_NUM_THREADS=str(place.threads), PYTHONBREAKPOINT=BREAKPOINT_HOOK)
+        if work.plan.debug:
+            folder = work.directory.attempt(work.number).node(place.node)
+            defaults.update({**DEBUG, **dict.fromkeys(RECORDS, f"{folder}/nccl-trace-rank-")})
+        has_gpus = work.plan.allocation.gpus or any(map(os.path.exists, GPU_DRIVERS))
+        if work.plan.launch.kind == "agent" and work.world_size > 1 and not has_gpus:
+            defaults["ACCELERATE_USE_CPU"] = "1"  # without it, Accelerate does not join ranks on CPUs
+    own.update((name, value) for name, value in defaults.items() if name not in known)
+    if not work.is_script:
+        own.update((name, value) for name, value in slurm(work, place).items() if name in inherited and name not in own)
+        if place.local and not known.get("SLURM_TMPDIR"):
+            own["SLURM_TMPDIR"] = place.local
+        path = known.get("PATH", os.defpath)
+        if place.submitters and place.submitters not in path.split(os.pathsep):
+            own["PATH"] = os.pathsep.join([place.submitters, path])
+    own.update(_of_wandb(work, None if work.is_script else place.rank, known))
+    # The run's own library first, so that ranks import the version with which the run was submitted.
+    folders = [str(work.run.library), *(str(work.tree / folder) for folder in work.plan.source.python_path)]
+    others = [path for path in known.get("PYTHONPATH", "").split(os.pathsep) if path not in folders]
+    own["PYTHONPATH"] = os.pathsep.join([*folders, *(others if known.get("PYTHONPATH") else [])])
     return own
-
-
-def _are_many_on_cpus(work: Attempt) -> bool:
-    """Accelerate joins ranks on CPUs only if it is told that they are: else each trains alone."""
-    has_gpus = work.plan.allocation.gpus or any(map(os.path.exists, GPU_DRIVERS))
-    return work.plan.launch.kind == "agent" and work.world_size > 1 and not has_gpus
-
-
-def _scratch_dir(work: Attempt, inherited: Mapping[str, str]) -> str:
-    """The folder of ammunk/hpc for data and results of a project, `$SCRATCH/PROJECT`."""
-    scratch = work.plan.site.scratch or inherited.get("SCRATCH", "")
-    return f"{scratch.rstrip('/')}/{work.plan.project}" if scratch.startswith("/") else str(work.run.path.parents[1])
 
 
 def variables_of_node(work: Attempt, place: RankPlace) -> Dict[str, str]:
@@ -286,22 +280,6 @@ def variables_of_node(work: Attempt, place: RankPlace) -> Dict[str, str]:
 
 
 _SAME_ON_ALL_NODES = (names.RUN_ID, names.RUN_DIR, names.ATTEMPT, names.MARK, names.IN_JOB, names.TRACKER)
-
-
-def _environment_of_script(work: Attempt, own: Dict[str, str], inherited: Mapping[str, str]) -> Dict[str, str]:
-    """A job script gets no variable that could change what it does."""
-    own.update(work.plan.environment.env)
-    known = {**inherited, **own}
-    own.update((name, value) for name, value in SWITCHES.items() if name not in known)
-    own.update(_of_wandb(work, None, known))
-    own["PYTHONPATH"] = _python_path(work, known.get("PYTHONPATH", ""))
-    return own
-
-
-def _debug(work: Attempt, place: RankPlace) -> Dict[str, str]:
-    """The variables of `--debug`. NCCL and some versions of torch since 2.1 read them; others ignore them."""
-    folder = work.directory.attempt(work.number).node(place.node)
-    return {**DEBUG, **dict.fromkeys(RECORDS, f"{folder}/nccl-trace-rank-")}
 
 
 def torch(work: Attempt, place: RankPlace) -> Dict[str, str]:
@@ -366,13 +344,12 @@ def _of_wandb(work: Attempt, rank: Optional[int], known: Mapping[str, str]) -> D
 
     An empty variable counts as unset: wandb fails on an empty mode.
     """
-    settings_ = work.tracking
-    if settings_ is None or tracking.WANDB not in settings_.sinks:
+    tracker = work.tracking
+    if tracker is None or tracking.WANDB not in tracker.sinks:
         return {}
-    if not settings_.has_run(rank or 0):
+    if not tracker.has_run(rank or 0):
         return {"WANDB_MODE": "disabled"}
-    mode = known.get("WANDB_MODE") or _wandb_mode(settings_.mode)
-    variables = tracking.wandb_variables(settings_, rank, mode)
+    variables = tracking.wandb_variables(tracker, rank, known.get("WANDB_MODE") or _wandb_mode(tracker.mode))
     return {name: value for name, value in variables.items() if not known.get(name)}
 
 
@@ -383,7 +360,20 @@ def _wandb_mode(mode: str) -> str:
 
 
 def _serried(work: Attempt, place: RankPlace) -> Dict[str, str]:
-    own = {
+    job = next((name for name in work.plan.site.dialect.job_variables[:1] if name in os.environ), None)
+    unless_empty = {
+        names.LOG_SHARED: "1" if work.plan.shares_logs else "",
+        names.IN_JOB: f"{job}={os.environ[job]}" if job else "",
+        names.TASK: "" if work.task is None else str(work.task),
+        names.CONFIG: json.dumps(work.config) if work.config else "",
+        names.SMOKE: str(work.plan.smoke or ""),
+        names.KEPT_DIR: str(work.directory.checkpoints) if place.checkpoints else "",
+        names.RESUME_FROM: _resume(work),
+        names.BEGIN_FROM: work.resume_from or "",
+        names.AFTER: "\n".join(work.dependencies),
+        names.DEADLINE: str(int(place.deadline)) if place.deadline else "",
+    }
+    return {
         names.RUN_ID: work.plan.run,
         names.RUN_DIR: str(work.run.path),
         names.ATTEMPT: str(work.number),
@@ -394,37 +384,10 @@ def _serried(work: Attempt, place: RankPlace) -> Dict[str, str]:
         names.FAILURE_REPORT: failure_report.place_of(place.stop_file, place.rank),
         names.MARK: work.process_tag,
         names.NODE: str(place.node),
-        **({names.LOG_SHARED: "1"} if work.plan.shares_logs else {}),
+        **{name: value for name, value in unless_empty.items() if value},
     }
-    job = next((name for name in work.plan.site.dialect.job_variables[:1] if name in os.environ), None)
-    if job:
-        own[names.IN_JOB] = f"{job}={os.environ[job]}"
-    if work.task is not None:
-        own[names.TASK] = str(work.task)
-    if work.config:
-        own[names.CONFIG] = json.dumps(work.config)
-    if work.plan.smoke:
-        own[names.SMOKE] = str(work.plan.smoke)
-    if place.checkpoints:
-        own[names.KEPT_DIR] = str(work.directory.checkpoints)
-    if _resume(work):
-        own[names.RESUME_FROM] = _resume(work)
-    if work.resume_from is not None:
-        own[names.BEGIN_FROM] = work.resume_from
-    if work.dependencies:
-        own[names.AFTER] = "\n".join(work.dependencies)
-    if place.deadline:
-        own[names.DEADLINE] = str(int(place.deadline))
-    return own
 
 
 def _resume(work: Attempt) -> str:
     """The checkpoint from which the attempt resumes. The head chooses it once for all nodes."""
     return os.environ.get(names.RESUME) or work.resume_from or ""
-
-
-def _python_path(work: Attempt, inherited: str) -> str:
-    """The run's own library first, so that ranks import the version with which the run was submitted."""
-    folders = [str(work.run.library), *(str(work.tree / folder) for folder in work.plan.source.python_path)]
-    others = [path for path in inherited.split(os.pathsep) if path not in folders] if inherited else []
-    return os.pathsep.join([*folders, *others])

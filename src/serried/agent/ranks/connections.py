@@ -82,13 +82,11 @@ class ConnectionMonitor:
     def _judge(self, otherwise: Callable[[List[Connection]], bool]) -> None:
         try:
             entries = _entries()
-            is_used = any(map(self._is_at_port, entries))
-            self.is_seen = is_used or otherwise([_connection(entry) for entry in entries if entry[9] != CLOSED])
+            remote = any(entry[2].endswith(self._port) for entry in entries)
+            local = self._holds_port and any(entry[1].endswith(self._port) for entry in entries)
+            self.is_seen = remote or local or otherwise([_connection(entry) for entry in entries if entry[9] != CLOSED])
         except (OSError, ValueError):
             self.is_seen = None
-
-    def _is_at_port(self, entry: List[str]) -> bool:
-        return entry[2].endswith(self._port) or (self._holds_port and entry[1].endswith(self._port))
 
     def _are_connected(self, connections: List[Connection]) -> bool:
         children = _children()

@@ -6,7 +6,6 @@ have ended, they get TERM, and KILL soon after.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -33,7 +32,7 @@ class SideCommands:
     ) -> None:
         """Start the commands of this node. `variables` are those of its ranks; `report` receives each exit."""
         self._work = work
-        self._place = command.RankPlace(node=node, rank=0, local_rank=0, threads=binding.threads(work), **variables)
+        place = command.RankPlace(node=node, rank=0, local_rank=0, threads=binding.threads(work), **variables)
         self._loop = loop
         self._report = report
         self._began_at = time.monotonic()
@@ -41,19 +40,15 @@ class SideCommands:
         self._running: Dict[int, Tuple[int, system.Child]] = {}
         """By pid: the index of the command, and its process."""
         for index, side in enumerate(work.plan.beside):
-            if side.on == names.EVERY_NODE or node == 0:
-                try:
-                    self._start(index)
-                except OSError as error:  # such as a full disk, on which there is no log
-                    self._end(index, NOT_STARTED << 8, error.errno or 0)
-
-    def _start(self, index: int) -> None:
-        work, side = self._work, self._work.plan.beside[index]
-        program = command.side_program(work, self._place, side.command, is_shell=side.shell)
-        log = work.directory.attempt(work.number).side_log(self._place.node, index)
-        workdir = str(work.workdir)
-        child = system.spawn_with_log(program.argv, program.environment, log, work.file_mode, directory=workdir)
-        self._running[child.pid] = (index, child)
+            if side.on != names.EVERY_NODE and node != 0:
+                continue
+            log, workdir = work.directory.attempt(work.number).side_log(node, index), str(work.workdir)
+            try:
+                argv, environment = command.side_program(work, place, side.command, is_shell=side.shell)
+                child = system.spawn_with_log(argv, environment, log, work.file_mode, directory=workdir)
+                self._running[child.pid] = (index, child)
+            except OSError as error:  # such as a full disk, on which there is no log
+                self._end(index, NOT_STARTED << 8, error.errno or 0)
 
     def reap(self, children: Iterable[Tuple[int, int]]) -> None:
         """`children` of the agent have ended: (pid, wait status)."""
@@ -86,18 +81,18 @@ class SideCommands:
             self._signal(signal.SIGTERM)
             seconds = URGENT_END_SECONDS if is_urgent else END_SECONDS
             self._loop.after(seconds, lambda: self._signal(signal.SIGKILL))
-            self._loop.after(seconds + VANISH_SECONDS, lambda: self._give_up(on_ended))
-        return not self._running
 
-    def _give_up(self, on_ended: Callable[[], None]) -> None:
-        if self._running:
-            self._running.clear()
-            on_ended()
+            def give_up() -> None:
+                if self._running:
+                    self._running.clear()
+                    on_ended()
+
+            self._loop.after(seconds + VANISH_SECONDS, give_up)
+        return not self._running
 
     def _signal(self, number: int) -> None:
         for pid in self._running:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, number)
+            system.send_signal(pid, number, to_group=True)
 
 
 def has_failed(exit_: SideExit) -> bool:
