@@ -169,97 +169,69 @@ class RankContainer:
     def __init__(self, work: Attempt, plan: Container, private: Path) -> None:
         self._work = work
         self._plan = plan
-        self._program = plan.runtime
+        self._private = private
         copy = private / COPY
         self._image = os.readlink(copy) if copy.is_symlink() else plan.image  # noqa: PTH115
-        self._private = private
-        self._is_contained = plan.contained
-        self._binds: Optional[List[Bind]] = None
-
-    @property
-    def is_charliecloud(self) -> bool:
-        return self._program.endswith(CHARLIECLOUD)
+        self._set_here = [*work.plan.environment.env, *work.plan.environment.secrets, *work.plan.environment.env_file]
+        """Variables of the experiment, which override those of the image."""
 
     def inherited(self, environment: Mapping[str, str]) -> Dict[str, str]:
         """The variables of the agent's environment that hold inside."""
-        set_here = self._set_by_experiment()
-        kept = {
-            name: value for name, value in environment.items() if name in set_here or not _matches(name, OF_THE_HOST)
-        }
-        if not self._is_contained:
-            return kept
         inherit = self._work.plan.environment.inherit
         of_scheduler = [f"{prefix.rstrip('_')}*" for prefix in self._work.plan.site.dialect.prefixes]
-        named = (*OF_THE_JOB, *of_scheduler, *set_here, *([] if isinstance(inherit, str) else inherit))
-        return {name: value for name, value in kept.items() if _matches(name, named)}
+        named = (*OF_THE_JOB, *of_scheduler, *([] if isinstance(inherit, str) else inherit))
+
+        def holds(name: str) -> bool:
+            is_inherited = not _matches(name, OF_THE_HOST) and (not self._plan.contained or _matches(name, named))
+            return name in self._set_here or is_inherited
+
+        return {name: value for name, value in environment.items() if holds(name)}
 
     def enter(self, words: Sequence[str], environment: Mapping[str, str]) -> Tuple[Words, Dict[str, str]]:
         """The argv and the environment that run `words` inside with `environment`."""
-        values = {name: environment[name] for name in ("HOME", *self._set_by_experiment()) if name in environment}
+        values = {name: environment[name] for name in ("HOME", *self._set_here) if name in environment}
         values["PYTHONNOUSERSITE"] = environment.get("PYTHONNOUSERSITE", "1")  # ~/.local is for the host's Python
-        values["TMPDIR"] = "/tmp" if self._is_contained else environment.get("TMPDIR", "/tmp")  # noqa: S108
+        values["TMPDIR"] = "/tmp" if self._plan.contained else environment.get("TMPDIR", "/tmp")  # noqa: S108
         path = environment.get("PYTHONPATH", "")
-        process = {**{name: value for name, value in environment.items() if name != "PYTHONPATH"}, **self._own()}
+        is_charliecloud = self._plan.runtime.endswith(CHARLIECLOUD)
+        if is_charliecloud:
+            of_runtime = {"PATH": SYSTEM_PATH, "USER": os.environ.get("USER") or str(os.getuid())}
+        else:
+            kept = ("PATH", "LD_LIBRARY_PATH", "TMPDIR", "XDG_RUNTIME_DIR", "HOME")
+            prefixes = ("APPTAINER", "SINGULARITY")
+            of_runtime = {name: os.environ[name] for name in os.environ if name in kept or name.startswith(prefixes)}
+        process = {**{name: value for name, value in environment.items() if name != "PYTHONPATH"}, **of_runtime}
         process.update({INSIDE + name: value for name, value in {**values, "PYTHONPATH": path}.items()})
-        inside = ["/bin/sh", "-c", _set_and_execute(list(values)), "sh", *words]
-        before = self._charliecloud() if self.is_charliecloud else self._apptainer()
-        return [*before, *inside], process
-
-    def _set_by_experiment(self) -> List[str]:
-        """Variables that override those of the image."""
-        environment = self._work.plan.environment
-        return [*environment.env, *environment.secrets, *environment.env_file]
-
-    def _own(self) -> Dict[str, str]:
-        """Variables for the runtime itself."""
-        if self.is_charliecloud:
-            return {"PATH": SYSTEM_PATH, "USER": os.environ.get("USER") or str(os.getuid())}
-        kept = ("PATH", "LD_LIBRARY_PATH", "TMPDIR", "XDG_RUNTIME_DIR", "HOME")
-        mine = {name: value for name, value in os.environ.items() if name.startswith(("APPTAINER", "SINGULARITY"))}
-        return {**mine, **{name: os.environ[name] for name in kept if name in os.environ}}
+        before = self._charliecloud() if is_charliecloud else self._apptainer()
+        return [*before, "/bin/sh", "-c", _set_and_execute(list(values)), "sh", *words], process
 
     def _apptainer(self) -> Words:
         """Names every mount, because Apptainer's own differ between sites.
 
         Not `--contain`: it gives each rank a /dev/shm of its own and hides InfiniBand, but NCCL needs both.
         """
-        mounts: Words = []
-        for bind in self.binds:
-            mounts += binds.for_apptainer(bind)
-        return [
-            _find(self._program),
-            "--quiet",
-            "exec",
-            "--no-home",
-            *([_gpu_option()] if self._work.plan.allocation.gpus else []),
-            *(["--writable-tmpfs"] if self._plan.writable else []),
-            *mounts,
-            *self._plan.options,
-            "--pwd",
-            str(self._work.workdir),
-            self._image,
-        ]
+        argv = [_find(self._plan.runtime), "--quiet", "exec", "--no-home"]
+        if self._work.plan.allocation.gpus:
+            is_amd = os.path.exists("/dev/kfd") and not os.path.exists("/dev/nvidiactl")  # noqa: PTH110
+            argv.append("--rocm" if is_amd else "--nv")
+        argv += ["--writable-tmpfs"] if self._plan.writable else []
+        for bind in self.binds():
+            argv += binds.for_apptainer(bind)
+        return [*argv, *self._plan.options, "--pwd", str(self._work.workdir), self._image]
 
     def _charliecloud(self) -> Words:
         """Charliecloud creates no mount points in a read-only image, so the image is seen through a view."""
-        image, more = _view_of(Path(self._image), self._private / "view", self.binds)
-        mounts = [f"--bind={bind.source}:{bind.destination}" for bind in (*more, *self.binds)]
-        return [_find(self._program), *mounts, *self._plan.options, f"--cd={self._work.workdir}", image, "--"]
+        own = self.binds()
+        image, more = _view_of(Path(self._image), self._private / "view", own)
+        mounts = [f"--bind={bind.source}:{bind.destination}" for bind in (*more, *own)]
+        return [_find(self._plan.runtime), *mounts, *self._plan.options, f"--cd={self._work.workdir}", image, "--"]
 
-    @property
     def binds(self) -> List[Bind]:
-        if self._binds is None:
-            self._binds = self._contained() if self._is_contained else self._open()
-        return self._binds
-
-    def _open(self) -> List[Bind]:
+        """The folders of the host. With `contained`, a home and a /tmp of the attempt's own, with mount points."""
         home, temporary = os.environ.get("HOME", ""), os.environ.get("TMPDIR", "")
-        wanted = [home, "/tmp", temporary, *self._needed()]  # noqa: S108 - the host's, as outside
-        return covering([path for path in wanted if path and os.path.isdir(path)], self._users())  # noqa: PTH112
-
-    def _contained(self) -> List[Bind]:
-        """A home and a /tmp of the attempt's own, and the other folders, with mount points in them if needed."""
-        home = os.environ.get("HOME", "")
+        if not self._plan.contained:
+            wanted = [home, "/tmp", temporary, *self._needed()]  # noqa: S108 - the host's, as outside
+            return covering([path for path in wanted if path and os.path.isdir(path)], self._users())  # noqa: PTH112
         folders = [("/tmp", "tmp"), ("/var/tmp", "var-tmp"), *([(home, "home")] if home else [])]  # noqa: S108
         own = [Bind(str(self._private / name), place) for place, name in folders]
         for bind in own:
@@ -336,10 +308,6 @@ def _folder_of(path: Path) -> str:
     """The folder of a link's target as the link spells it: each folder on the way must exist inside by that name."""
     target = os.readlink(path) if path.is_symlink() else ""  # noqa: PTH115
     return os.path.dirname(os.path.normpath(path.parent / target)) if target else str(path.parent)  # noqa: PTH120
-
-
-def _gpu_option() -> str:
-    return "--rocm" if os.path.exists("/dev/kfd") and not os.path.exists("/dev/nvidiactl") else "--nv"  # noqa: PTH110
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -179,7 +179,7 @@ def test_data_that_is_read_where_it_is_can_be_seen(make, tmp_path):
     (tmp_path / "pool").mkdir()
     (tmp_path / "imagenet").mkdir()
     data = Data((Staged(str(tmp_path / "pool"), "pool"),), require=(str(tmp_path / "imagenet"),))
-    seen = {bind.source for bind in make(data=data, contained=True).binds}
+    seen = {bind.source for bind in make(data=data, contained=True).binds()}
     assert {str(tmp_path / "pool"), str(tmp_path / "imagenet")} <= seen
 
 

@@ -146,15 +146,16 @@ class Ranks:
         if problem:
             exit_ = _with_problem(exit_, problem, self.work)
             os.write(rank.log, f"serried: {exit_.message}\n".encode())
-        world_size, log = rank.world_size or self.work.world_size, self.log_path(rank)
+        world_size = rank.world_size or self.work.world_size
         reports = failure_report.take(failure_report.place_of(self._stop_file, rank.number, rank.launch, rank.within))
         if exit_.has_failed:
             own = [it.report for it in reports if (it.rank, it.report.world_size) == (rank.number, world_size)]
-            is_log_shared = self.work.shares_log(rank.number)
             if own and not own[-1].is_past:
                 exit_ = self._with_failure_report(exit_, own[-1], rank)
-            elif world_size > 1 and (has_stumbled_in_shared(log, rank.number) if is_log_shared else has_stumbled(log)):
-                exit_ = exit_._replace(stumbled=True)
+            elif world_size > 1:
+                log, is_shared = self.log_path(rank), self.work.shares_log(rank.number)
+                has_lost = has_stumbled_in_shared(log, rank.number) if is_shared else has_stumbled(log)
+                exit_ = exit_._replace(stumbled=has_lost)
         else:
             # If a bash of the job script has seen one of the calls fail, the rules of its failures apply.
             failures = self.work.directory.attempt(self.work.number).launches / "failures"
