@@ -74,8 +74,7 @@ class HelperProcess:
                     return
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._child.pid, signal.SIGKILL)
+        system.send_signal(self._child.pid, signal.SIGKILL)
 
     def _watch(self) -> None:
         if self._socket.fileno() >= 0:
@@ -84,6 +83,7 @@ class HelperProcess:
     def _receive(self) -> None:
         messages = self._channel.receive()
         if messages is None:
+            self.kill()  # unless it has ended, it has sent a line that is no message
             self._loop.forget(self._socket)
             self._channel.close()
             self._child.problem()  # closes the pipe
@@ -122,8 +122,5 @@ class AgentConnection:
 
     def messages(self) -> Iterator[Message]:
         """All messages until the agent ends."""
-        while True:
-            received = self.receive()
-            if received is None:
-                return
+        while (received := self.receive()) is not None:
             yield from received

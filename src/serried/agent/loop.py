@@ -78,7 +78,7 @@ class Loop:
         """Call back until `stop` is called."""
         self._is_running = True
         while self._is_running:
-            timeout = self._timeout()
+            timeout = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else 3600.0
             self._detect_suspension()
             self._expected += timeout
             ready = self._selector.select(timeout)
@@ -101,9 +101,6 @@ class Loop:
         self._expected = now
         if late > LATE_SECONDS:
             self._stopped_seconds += late
-
-    def _timeout(self) -> float:
-        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else 3600.0
 
     def _dispatch_signals(self) -> None:
         for number in sorted(set(os.read(self._woken, 4096))):

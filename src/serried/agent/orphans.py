@@ -15,6 +15,8 @@ from serried.agent.node_disk import cleanup
 from serried.base import linux
 from serried.schema import names
 
+END_SECONDS = 5.0
+
 
 class Leftover(NamedTuple):
     pid: int
@@ -34,23 +36,24 @@ def leftovers(mark: str, node: Optional[int] = None, adopted_by: int = 0) -> Lis
     if node is not None:
         wanted.add(f"{names.NODE}={node}".encode())
     others = (pid for pid in linux.other_pids() if pid not in system.HELPER_PIDS)
-    return [Leftover(pid, _command(pid)) for pid in others if _is_ours(pid, wanted, adopted_by)]
+    ours = [pid for pid in others if _is_ours(pid, wanted, adopted_by)]
+    commands = (linux.read(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip() for pid in ours)
+    return [Leftover(pid, command[:60]) for pid, command in zip(ours, commands)]  # noqa: B905 - `strict` is 3.10's
 
 
-def end(find: Callable[[], List[Leftover]], reap: Callable[[], object] = system.reap, bound: float = 5.0) -> int:
-    """KILL the leftovers until `find` returns none, for `bound` seconds at most. Returns their number.
+def end(find: Callable[[], List[Leftover]], reap: Callable[[], object] = system.reap) -> int:
+    """KILL the leftovers until `find` returns none, for END_SECONDS at most. Returns their number.
 
     `reap` is called repeatedly: a launcher may be waiting for the exit status of a child.
     """
     killed: Set[int] = set()
-    limit = time.monotonic() + bound
+    limit = time.monotonic() + END_SECONDS
     while time.monotonic() < limit:
         remaining = find()
         if not remaining:
             break
         for leftover in remaining:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(leftover.pid, signal.SIGKILL)
+            system.send_signal(leftover.pid, signal.SIGKILL)
             killed.add(leftover.pid)
         time.sleep(0.02)
         reap()
@@ -62,8 +65,7 @@ def end_groups(leaders: Iterable[int]) -> None:
     if os.path.isdir(linux.PROC):  # noqa: PTH112 - a bare string
         return
     for leader in leaders:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(leader, signal.SIGKILL)
+        system.send_signal(leader, signal.SIGKILL, to_group=True)
 
 
 def clear(work: Attempt) -> int:
@@ -79,21 +81,13 @@ def clear(work: Attempt) -> int:
 def _is_ours(pid: int, wanted: Set[bytes], adopted_by: int) -> bool:
     """Whether process `pid` has every entry of `wanted` in its environment, or is a child of `adopted_by`."""
     environ = _environ(pid)
-    is_marked = wanted <= environ and not _is_in_another_job(environ)
-    return is_marked or (bool(adopted_by) and linux.parent(pid) == adopted_by)
-
-
-def _is_in_another_job(environ: Set[bytes]) -> bool:
     pairs = (entry.decode("utf-8", "replace").partition("=") for entry in environ)
-    return names.is_in_another_job({name: value for name, _, value in pairs})
+    is_marked = wanted <= environ and not names.is_in_another_job({name: value for name, _, value in pairs})
+    return is_marked or (bool(adopted_by) and linux.parent(pid) == adopted_by)
 
 
 def _environ(pid: int) -> Set[bytes]:
     return set(linux.environ(pid).split(b"\0"))
-
-
-def _command(pid: int) -> str:
-    return linux.read(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()[:60]
 
 
 def main(arguments: List[str]) -> int:

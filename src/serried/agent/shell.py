@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import signal
@@ -24,16 +23,7 @@ from serried.schema import names
 
 KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 """Variables of the run's environment that `~/.bashrc` may change, and that are restored after it."""
-ALONE = (
-    "RANK",
-    "LOCAL_RANK",
-    "GROUP_RANK",
-    "NODE_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-)
+ALONE = tuple(name for name in command.IDENTITY if not name.startswith("TORCHELASTIC_"))
 NOT_HERE = (names.MARK, names.NODE, names.STOP_FILE, names.FAILURE_REPORT, names.ATTEMPT)
 """Variables of an attempt; a shell has no attempt."""
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
@@ -54,7 +44,7 @@ def variables(work: Attempt, *, joins: bool) -> Dict[str, str]:
             node=0,
             rank=0,
             local_rank=0,
-            master=_address() if nodes > 1 else LOOPBACK,
+            master=next(iter(own_addresses(())), LOOPBACK) if nodes > 1 else LOOPBACK,
             port=port.getsockname()[1],
             threads=binding.threads(shell),
             deadline=time.time() + limit if limit and not joins else 0,
@@ -64,10 +54,6 @@ def variables(work: Attempt, *, joins: bool) -> Dict[str, str]:
     values["SERRIED_CLUSTER"] = work.plan.site.name
     left_out = (*NOT_HERE, *command.of_a_task(shell, place), *(ALONE if joins else ()))
     return {name: value for name, value in values.items() if name not in left_out}
-
-
-def _address() -> str:
-    return next(iter(own_addresses(())), LOOPBACK)
 
 
 def run(work: Attempt, words: List[str], given: Dict[str, str], *, joins: bool) -> Optional[int]:
@@ -81,17 +67,18 @@ def run(work: Attempt, words: List[str], given: Dict[str, str], *, joins: bool) 
 
     def pass_on(number: int, _: object) -> None:
         ended.append(number)
-        if child is not None:
-            with contextlib.suppress(ProcessLookupError):  # the scheduler signals it too
-                # A shell at its prompt ignores TERM.
-                os.kill(child.pid, number if words else signal.SIGHUP)
+        if child is not None:  # a shell at its prompt ignores TERM
+            system.send_signal(child.pid, number if words else signal.SIGHUP)
 
     own = Folder(work, "shell")
     data = StandaloneStageIn(work, own)
     try:
         where = running_attempt_variables(work) if joins else data.stage()
-        if data.signal or data.problem:
-            return _without_data(data)
+        if data.problem:
+            print(f"serried: {os.uname().nodename}: {data.problem}", file=sys.stderr)
+            return names.EXIT_CODES[names.LAUNCH_FAILED]
+        if data.signal:
+            return 130 if data.signal == signal.SIGINT else None
         for number in (signal.SIGINT, signal.SIGQUIT):  # from the terminal, for the child
             signal.signal(number, lambda *_: None)
         for number in PASSED_ON:
@@ -108,19 +95,8 @@ def run(work: Attempt, words: List[str], given: Dict[str, str], *, joins: bool) 
         own.remove(REMOVE_SECONDS)
     problem = child.problem()
     if problem:
-        name = argv[0]
-        print(f"serried: cannot run `{name}` in {work.workdir}: {os.strerror(problem[1])}", file=sys.stderr)
-    if ended:
-        return None
-    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-
-
-def _without_data(data: StandaloneStageIn) -> Optional[int]:
-    """The exit status of a shell whose data could not be staged, or was interrupted."""
-    if data.problem:
-        print(f"serried: {os.uname().nodename}: {data.problem}", file=sys.stderr)
-        return names.EXIT_CODES[names.LAUNCH_FAILED]
-    return 130 if data.signal == signal.SIGINT else None
+        print(f"serried: cannot run `{argv[0]}` in {work.workdir}: {os.strerror(problem[1])}", file=sys.stderr)
+    return None if ended else system.shell_status(status)
 
 
 def _program(work: Attempt, words: List[str], given: Dict[str, str], own: Path) -> Tuple[List[str], Dict[str, str]]:
@@ -166,9 +142,8 @@ def main(arguments: List[str]) -> int:
         print(f"serried: {host['host']}: {problem}", file=sys.stderr)
         status: Optional[int] = names.EXIT_CODES[names.LAUNCH_FAILED]
     else:
-        status = run(
-            work, words or ([] if joins else list(work.plan.command)), variables(work, joins=joins), joins=joins
-        )
+        words = words or ([] if joins else list(work.plan.command))
+        status = run(work, words, variables(work, joins=joins), joins=joins)
     if status is not None and not joins:
         files.write_json(work.run.shell, {**host, "exit_code": status}, work.file_mode)
     return ENDED if status is None else status

@@ -17,16 +17,9 @@ ANSWER_SECONDS = 20.0
 """The time limit of one query to the scheduler, or of one cancellation."""
 
 DEFAULTED = (
-    signal.SIGHUP,
-    signal.SIGINT,
-    signal.SIGQUIT,
-    signal.SIGTERM,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGCHLD,
-    signal.SIGPIPE,
-    signal.SIGXFSZ,
-)
+    signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD,
+    signal.SIGPIPE, signal.SIGXFSZ,
+)  # fmt: skip
 """Signals that a child must not inherit as ignored: bash ignores INT and QUIT after `&`, Python PIPE and XFSZ."""
 
 _OPEN_FILES_BEFORE: List[Tuple[int, int]] = []
@@ -107,13 +100,6 @@ def allow_open_files(count: int) -> Optional[int]:
     return None if soft == resource.RLIM_INFINITY or soft >= count else hard
 
 
-def _restore_open_files() -> None:
-    if _OPEN_FILES_BEFORE:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_NOFILE, _OPEN_FILES_BEFORE[0])
-
-
 def spawn(
     argv: Sequence[str],
     environment: Mapping[str, str],
@@ -157,7 +143,10 @@ def spawn(
                 os.umask(umask)
             with contextlib.suppress(OSError):
                 os.nice(niceness)
-            _restore_open_files()
+            if _OPEN_FILES_BEFORE:
+                import resource
+
+                resource.setrlimit(resource.RLIMIT_NOFILE, _OPEN_FILES_BEFORE[0])
             _move_descriptors(descriptors)
             stage = "directory"
             os.chdir(encode(directory))
@@ -228,14 +217,10 @@ class Child:
 def reap() -> List[Tuple[int, int]]:
     """Every child that has ended, as (pid, wait status)."""
     ended: List[Tuple[int, int]] = []
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return ended
-        if pid == 0:
-            return ended
-        ended.append((pid, status))
+    with contextlib.suppress(ChildProcessError):
+        while (child := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+            ended.append(child)
+    return ended
 
 
 def query(argv: Sequence[str]) -> Optional[str]:
@@ -243,17 +228,12 @@ def query(argv: Sequence[str]) -> Optional[str]:
     import subprocess  # imported here: it takes milliseconds, and most agents never query
 
     try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=ANSWER_SECONDS,
-            check=False,
+        output = subprocess.check_output(
+            argv, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=ANSWER_SECONDS
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return None if done.returncode else done.stdout.decode("utf-8", "replace").strip()
+    return output.decode("utf-8", "replace").strip()
 
 
 def environment() -> Dict[str, str]:

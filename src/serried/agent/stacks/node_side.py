@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import List, Optional, Sequence
 
 from serried.agent.attempt import Attempt
 from serried.agent.helper_process import HelperProcess
@@ -25,18 +25,17 @@ class StackRequests:
 
     def add(self, request: Message, running: Sequence[Rank]) -> None:
         """Handle a request: `id`, the numbers of `ranks` or None for all, and the pid of the `script`, if any."""
-        leaders = [_leader(rank.number, rank.pid, rank.launch or None) for rank in running]
+        leaders = [{"rank": rank.number, "pid": rank.pid, "launch": rank.launch or None} for rank in running]
         if request.get("script") and self._node == 0:
-            leaders.insert(0, _leader(names.SCRIPT_RANK, request["script"], None))
+            leaders.insert(0, {"rank": names.SCRIPT_RANK, "pid": request["script"], "launch": None})
         chosen = request.get("ranks")
-        leaders = [one for one in leaders if chosen is None or one["rank"] in chosen]
         attempt = self._work.directory.attempt(self._work.number)
         job = {
             "id": str(request["id"]),
             "path": str(attempt.stacks(self._node, str(request["id"]))),
             "mode": self._work.file_mode,
             "node": self._node,
-            "ranks": leaders,
+            "ranks": [leader for leader in leaders if chosen is None or leader["rank"] in chosen],
         }
         self._waiting = [*self._waiting, job][:MOST_WAITING]
         self._begin()
@@ -50,7 +49,3 @@ class StackRequests:
         if message is None:
             self._worker = None
             self._begin()
-
-
-def _leader(rank: int, pid: int, launch: Optional[str]) -> Dict[str, Any]:
-    return {"rank": rank, "pid": pid, "launch": launch}

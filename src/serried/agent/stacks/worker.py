@@ -65,7 +65,9 @@ def remove_old(folder: Path) -> None:
 
 def read_ranks(leaders: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     """The entries of `ranks`, for ranks with `rank`, `pid` and `launch`."""
-    children = _children()
+    children: Dict[int, List[int]] = {}
+    for pid in sorted(linux.pids()):
+        children.setdefault(linux.parent(pid), []).append(pid)
     others = {leader["pid"] for leader in leaders}
     trees = [_tree(leader["pid"], children, others) for leader in leaders]
     low, high = BYTES_OF_A_PROCESS
@@ -91,13 +93,6 @@ def _read_rank(leader: Dict[str, Any], tree: List[int], limit: int) -> Dict[str,
     return _entry(leader, described, max(0, len(chosen) - MOST_PROCESSES))
 
 
-def _children() -> Dict[int, List[int]]:
-    children: Dict[int, List[int]] = {}
-    for pid in sorted(linux.pids()):
-        children.setdefault(linux.parent(pid), []).append(pid)
-    return children
-
-
 def _tree(leader: int, children: Dict[int, List[int]], others: "set[int]") -> List[int]:
     """A rank's process and its descendants, without those of other ranks, each behind its parent."""
     found, waiting = [], [leader]
@@ -121,11 +116,21 @@ def describe(pid: int, limit: int) -> Dict[str, Any]:
     """An entry of `processes` in the format of `schema.stacks`; at most `limit` bytes of Python's stacks."""
     fields = linux.stat(pid)
     state = fields[0] if fields else "?"
-    found: Dict[str, Any] = {"pid": pid, "command": _command(pid, state), "state": state, "wait": _wait(pid)}
-    if not fields:
-        return {**found, "method": None, "problems": [Problem.NOT_READABLE], "threads": []}
-    method, threads, problems = _python_stacks(pid, limit, is_stopped=state in STOPPED)
-    return {**found, "method": method, "problems": problems, "threads": threads}
+    # Reading the command line might hang as the process does.
+    words = b"" if state == "D" else linux.read(pid, "cmdline").replace(b"\0", b" ").strip()
+    words = words or linux.read(pid, "comm").strip()
+    wait = linux.read(pid, "wchan").decode("ascii", "replace").strip()
+    unreadable: Tuple[Optional[str], List[Thread], List[str]] = (None, [], [Problem.NOT_READABLE])
+    method, threads, problems = _python_stacks(pid, limit, is_stopped=state in STOPPED) if fields else unreadable
+    return {
+        "pid": pid,
+        "command": words.decode("utf-8", "replace")[:LONGEST_COMMAND],
+        "state": state,
+        "wait": "" if wait == "0" else wait,
+        "method": method,
+        "problems": problems,
+        "threads": threads,
+    }
 
 
 def is_python(pid: int) -> bool:
@@ -141,7 +146,7 @@ def _python_stacks(pid: int, limit: int, *, is_stopped: bool) -> Tuple[Optional[
     """The method that succeeded, the threads, and why methods failed."""
     problems = [] if is_python(pid) else [Problem.NOT_PYTHON]
     file = None if problems else _stack_file(pid)
-    if file and _handles(pid):
+    if file and _mask(linux.read(pid, "status"), b"SigCgt:") & _BIT:
         threads = [] if is_stopped else stacks.parse_faulthandler(_dump(pid, file, limit))
         if threads:
             return stacks.HANDLER, threads, []
@@ -171,10 +176,6 @@ def _stack_file(pid: int) -> Optional[str]:
     return None
 
 
-def _handles(pid: int) -> bool:
-    return bool(_mask(linux.read(pid, "status"), b"SigCgt:") & _BIT)
-
-
 _BIT = 1 << (SIGNAL - 1)
 
 
@@ -197,7 +198,12 @@ def _dump(pid: int, path: str, limit: int) -> str:
         blocked = set(_threads_that_block(pid))
         before = os.fstat(file).st_size
         os.kill(pid, SIGNAL)
-        _wait_for_handler(pid, blocked)
+        deadline, has_returned = time.monotonic() + ANSWER_SECONDS, False
+        while not has_returned and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            # The handler has returned if the signal is not pending, and no further thread blocks it.
+            is_pending = _mask(linux.read(pid, "status"), b"SigPnd:", b"ShdPnd:") & _BIT
+            has_returned = not is_pending and set(_threads_that_block(pid)) <= blocked
         size = os.fstat(file).st_size
         begin = max(before, size - limit)  # the main thread comes last
         text = os.pread(file, size - begin, begin)
@@ -207,16 +213,6 @@ def _dump(pid: int, path: str, limit: int) -> str:
     finally:
         os.close(file)
     return text.decode("utf-8", "replace")
-
-
-def _wait_for_handler(pid: int, blocked: "set[int]") -> None:
-    """Wait until the handler has returned: the signal is not pending, and no further thread blocks it."""
-    deadline = time.monotonic() + ANSWER_SECONDS
-    while time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
-        is_pending = _mask(linux.read(pid, "status"), b"SigPnd:", b"ShdPnd:") & _BIT
-        if not is_pending and set(_threads_that_block(pid)) <= blocked:
-            return
 
 
 def _threads_that_block(pid: int) -> Iterator[int]:
@@ -243,32 +239,12 @@ def _py_spy(pid: int) -> List[Thread]:
     if program is None:
         raise FileNotFoundError("py-spy")
     try:
-        done = subprocess.run(
+        output = subprocess.check_output(
             [program, "dump", "--json", "--pid", str(pid)],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             timeout=PY_SPY_SECONDS,
-            check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise ValueError("py-spy failed") from error
-    if done.returncode:
-        raise ValueError("py-spy failed")
-    return stacks.parse_py_spy(json.loads(done.stdout), pid)
-
-
-# The kernel.
-
-
-def _command(pid: int, state: str) -> str:
-    """Its command line; its name where reading more might hang as the process does."""
-    words = b"" if state == "D" else linux.read(pid, "cmdline").replace(b"\0", b" ").strip()
-    words = words or linux.read(pid, "comm").strip()
-    return words.decode("utf-8", "replace")[:LONGEST_COMMAND]
-
-
-def _wait(pid: int) -> str:
-    """The kernel's function in which its main thread waits; empty if it runs, or if the kernel does not tell."""
-    function = linux.read(pid, "wchan").decode("ascii", "replace").strip()
-    return "" if function == "0" else function
+    return stacks.parse_py_spy(json.loads(output), pid)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Iterable, List, Optional, cast
+from typing import List, Optional, cast
 
 from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory, set_umask
@@ -51,10 +51,19 @@ def answer(options: Options, *, may_have_one: bool) -> str:
     """`may_have_one`: a trial may belong to the job already. Raises OSError and ValueError."""
     work = Attempt.load(run_directory(), options.task, 0)
     set_umask(work)
-    if options.ended is not None and not (_may_draw(work, options.ended) and _has_time(work, options)):
-        return ""
+    if options.ended is not None:
+        limit = deadline.deadline_of(work, options.end, options.age)
+        has_time = limit is None or limit.warning - time.time() > SPARE * options.longest
+        if not (has_time and _may_draw(work, options.ended)):
+            return ""
     trial = draw(work, options.job, may_have_one=may_have_one)
-    return f"{IDLE} {ranges(_idle(work))}".strip() if trial is None else str(trial)
+    if trial is not None:
+        return str(trial)
+    # The jobs that have run no trial, as the scheduler counts: of the job's own part of the array.
+    offset, busy = work.index_offset, {layout.worker_of(work.run, task) for task in work.tasks}
+    idle = [task for task in work.tasks if task not in busy and task != work.task]
+    own_part = (task for task in idle if successor_commands.offset_of(work.plan.offsets, task) == offset)
+    return f"{IDLE} {ranges(task - offset for task in own_part)}".strip()
 
 
 def _may_draw(work: Attempt, ended: int) -> bool:
@@ -67,29 +76,20 @@ def _may_draw(work: Attempt, ended: int) -> bool:
     return end.get("state") == names.FAILED and end.get("cause") not in doubtful and not killed
 
 
-def _has_time(work: Attempt, options: Options) -> bool:
-    limit = deadline.deadline_of(work, options.end, options.age)
-    return limit is None or limit.warning - time.time() > SPARE * options.longest
-
-
 def draw(work: Attempt, job: str, *, may_have_one: bool) -> Optional[int]:
     """The trial that the job of `work.task` runs next, which then belongs to it; None if none is left."""
     own = cast("int", work.task)
     if may_have_one and work.directory.path.exists():  # the job ran before, or another has drawn its trial
-        mine = layout.trials_of(work.run, own)
-        begun = next((trial for trial in mine if _is_unfinished(work, trial, job)), None)
-        if begun is not None:
-            return begun
+        for trial in layout.trials_of(work.run, own):
+            end = files.read_json(work.run.task(trial).exit)
+            # The scheduler has interrupted the job, and started it again.
+            was_interrupted = end and end.get("job") == job and end.get("cause") in reconcile.RESTARTABLE
+            if end is None or was_interrupted:
+                return trial
     if _claim(work, own):
         return own
     begun_by_any = set(files.numbers(work.run.tasks))
     return next((trial for trial in work.tasks if trial not in begun_by_any and _claim(work, trial)), None)
-
-
-def _is_unfinished(work: Attempt, trial: int, job: str) -> bool:
-    """Whether the trial has not ended, or ended because the scheduler interrupted the job, which it has restarted."""
-    end = files.read_json(work.run.task(trial).exit)
-    return end is None or (end.get("job") == job and end.get("cause") in reconcile.RESTARTABLE)
 
 
 def _claim(work: Attempt, trial: int) -> bool:
@@ -100,14 +100,3 @@ def _claim(work: Attempt, trial: int) -> bool:
         return False
     mine = f"{work.task}"
     return files.claim(place.worker, mine) == mine
-
-
-def _idle(work: Attempt) -> Iterable[int]:
-    """The indices of jobs that have run no trial, as the scheduler counts: of the job's own part of the array."""
-    offset = work.index_offset
-    busy = {layout.worker_of(work.run, trial) for trial in work.tasks}
-    return (
-        task - offset
-        for task in work.tasks
-        if task not in busy and task != work.task and successor_commands.offset_of(work.plan.offsets, task) == offset
-    )

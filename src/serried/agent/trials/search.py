@@ -97,11 +97,8 @@ class TrialSearch:
             self._take(message)
 
     def _take(self, message: Dict[str, Any]) -> None:
-        trial = {
-            "trial": message["trial"],
-            "parameters": message["parameters"],
-            "resumes": self._work.resume_from is not None,
-        }
+        trial = {name: message[name] for name in ("trial", "parameters")}
+        trial["resumes"] = self._work.resume_from is not None
         try:
             files.write_json(self._work.directory.trial, trial, self._work.file_mode)
             self._work.parameters = trial["parameters"]
@@ -136,15 +133,16 @@ def main(arguments: List[str]) -> int:
     connection = AgentConnection()
     task = int(arguments[0]) if arguments else None
     work = Attempt.load(run_directory(), task, 0)
+    search = cast("Search", work.search)
     try:
-        study = Study(cast("Search", work.search))
+        study = Study(search)
         resumes = work.resume_from is not None
         number, parameters = study.ask(work.directory, work.parameters, resumes=resumes)
     except Exception as error:  # noqa: BLE001 - whatever Optuna raises, the head reports
         connection.send(event=FAILED, problem=f"{type(error).__name__}: {error}")
         return 1
     connection.send(event=DRAWN, trial=number, parameters=parameters)
-    if study.prunes and not resumes:
+    if search.pruner and not resumes:
         watch(study, number, work, connection)
     return 0
 
@@ -181,21 +179,24 @@ class Study:
         with _held(self._turn):
             with _held(lock):
                 self._mend_journal()
-            self._study = self._open(backends.JournalFileBackend(str(self._journal), lock_obj=lock))
+            samplers = optuna.samplers
+            is_random = settings.method == "random"
+            # Trials that run count as bad, so that tasks which start together do not all try the same place.
+            sampler = (
+                samplers.RandomSampler() if is_random else samplers.TPESampler(multivariate=True, constant_liar=True)
+            )
+            self._study = optuna.create_study(
+                study_name=STUDY,
+                storage=optuna.storages.JournalStorage(backends.JournalFileBackend(str(self._journal), lock_obj=lock)),
+                sampler=sampler,
+                pruner=self._pruner(),
+                direction=settings.goal,
+                load_if_exists=True,
+            )
             self._first_line = self._read_first_line()
             if KNOWN not in self._study.user_attrs:
                 self._enter_known_trials()
                 self._study.set_user_attr(KNOWN, True)
-
-    def _open(self, backend: Any) -> Any:
-        return self._optuna.create_study(
-            study_name=STUDY,
-            storage=self._optuna.storages.JournalStorage(backend),
-            sampler=self._sampler(),
-            pruner=self._pruner(),
-            direction=self._settings.goal,
-            load_if_exists=True,
-        )
 
     def _read_first_line(self) -> bytes:
         """It has a random id of the process that created the journal. Empty without a journal."""
@@ -242,17 +243,6 @@ class Study:
                     with contextlib.suppress(KeyError, TypeError, ValueError):  # outside of the space
                         self._add(place, trial["parameters"], resumes=bool(trial.get("resumes")))
 
-    @property
-    def prunes(self) -> bool:
-        return bool(self._settings.pruner)
-
-    def _sampler(self) -> Any:
-        samplers = self._optuna.samplers
-        if self._settings.method == "random":
-            return samplers.RandomSampler()
-        # Trials that run count as bad, so that tasks which start together do not all try the same place.
-        return samplers.TPESampler(multivariate=True, constant_liar=True)
-
     def _pruner(self) -> Any:
         pruners = self._optuna.pruners
         numbers = dict(self._settings.pruner or {})
@@ -271,19 +261,20 @@ class Study:
         """
         self.enter_ended_trials()
         with _held(self._turn):
-            own = self._trial_of(task)
+            own = next((trial for trial in self._running() if trial.user_attrs.get(TASK) == str(task.path)), None)
             if own is not None and len(own.params) == len(self._drawn):
                 return own.number, dict(given) or self._values(own.params)
             if given:
-                self._fail_earlier(task)
+                # The task repeats one of another run, which may have been lost without a record of its end.
+                for trial in self._running():
+                    other = Path(trial.user_attrs.get(TASK, ""))
+                    if other.name == task.path.name and other != task.path:
+                        self._tell(trial, self._optuna.trial.TrialState.FAIL)
                 self._add(task, given, resumes=resumes)
                 return self.number_of(task), dict(given)
             trial = self._study.ask({name: self._distribution(space) for name, space in self._drawn.items()})
             trial.set_user_attr(TASK, str(task.path))
             return trial.number, self._values(trial.params)
-
-    def _trial_of(self, task: TaskDirectory) -> Any:
-        return next((trial for trial in self._running() if trial.user_attrs.get(TASK) == str(task.path)), None)
 
     def number_of(self, task: TaskDirectory) -> int:
         """The number of its last trial. Raises LookupError."""
@@ -292,26 +283,28 @@ class Study:
                 return int(trial.number)
         raise LookupError(f"the search has no trial of {task.path}")
 
-    def _fail_earlier(self, task: TaskDirectory) -> None:
-        """The task repeats one of another run, which may have been lost without a record of its end."""
-        for trial in self._running():
-            other = Path(trial.user_attrs.get(TASK, ""))
-            if other.name == task.path.name and other != task.path:
-                self._tell(trial, self._optuna.trial.TrialState.FAIL)
-
     def _add(self, task: TaskDirectory, given: Mapping[str, Any], *, resumes: bool) -> None:
         """Enter a running trial with these parameters.
 
         Raises KeyError, TypeError or ValueError if they are outside of the space.
         """
+        stored = {}
+        for name, space in self._drawn.items():
+            if "choices" in space:
+                stored[name] = space["choices"].index(given[name])
+            else:  # rounding may have put the value that the program got outside of the ends
+                value = given[name]
+                stored[name] = value if space.get("int") else min(max(value, space["low"]), space["high"])
         distributions = {name: self._distribution(space) for name, space in self._drawn.items()}
-        stored = {name: _stored(space, given[name]) for name, space in self._drawn.items()}
+        self._add_running(stored, distributions, {TASK: str(task.path), **({RESUMED: True} if resumes else {})})
+
+    def _add_running(self, parameters: Mapping[str, Any], distributions: Any, attributes: Mapping[str, Any]) -> None:
         self._study.add_trial(
             self._optuna.trial.create_trial(
                 state=self._optuna.trial.TrialState.RUNNING,
-                params=stored,
+                params=parameters,
                 distributions=distributions,
-                user_attrs={TASK: str(task.path), **({RESUMED: True} if resumes else {})},
+                user_attrs=attributes,
             )
         )
 
@@ -367,14 +360,7 @@ class Study:
             return number
         # Fails first: a process that is killed in between leaves no two trials with one result.
         self._tell(trial, self._optuna.trial.TrialState.FAIL)
-        self._study.add_trial(
-            self._optuna.trial.create_trial(
-                state=self._optuna.trial.TrialState.RUNNING,
-                params=trial.params,
-                distributions=trial.distributions,
-                user_attrs=trial.user_attrs,
-            )
-        )
+        self._add_running(trial.params, trial.distributions, trial.user_attrs)
         new = self.number_of(TaskDirectory(Path(trial.user_attrs[TASK])))
         for _ in self.report(new, values[: first - 1]):  # these have not ended the trial before
             pass
@@ -402,7 +388,12 @@ class Study:
                 if trial.number in values:
                     self._enter(trial, ends[trial.number] or {}, values[trial.number])
                 elif tasks.get(trial.number, "") is None and TASK not in trial.user_attrs:
-                    self._requeue(trial)  # its process died in `ask`
+                    # Its process died in `ask`. The parameters wait for another task first: a crash in between leaves
+                    # the trial running, and the next turn fails it.
+                    others = self._study.get_trials()
+                    if trial.params and not any(other.user_attrs.get(RETRIED) == trial.number for other in others):
+                        self._study.enqueue_trial(trial.params, user_attrs={RETRIED: trial.number})
+                    self._tell(trial, self._optuna.trial.TrialState.FAIL)
 
     def _enter(self, trial: Any, end: Mapping[str, Any], values: Sequence[float]) -> None:
         states = self._optuna.trial.TrialState
@@ -417,14 +408,6 @@ class Study:
             self._tell(trial, states.COMPLETE, value)
         else:
             self._tell(trial, states.FAIL)
-
-    def _requeue(self, trial: Any) -> None:
-        """Its parameters wait first: a crash in between leaves the trial running, and the next turn fails it."""
-        if trial.params and not any(
-            other.user_attrs.get(RETRIED) == trial.number for other in self._study.get_trials()
-        ):
-            self._study.enqueue_trial(trial.params, user_attrs={RETRIED: trial.number})
-        self._tell(trial, self._optuna.trial.TrialState.FAIL)
 
     def _tell(self, trial: Any, state: Any, value: Optional[float] = None) -> None:
         """A process whose turn was broken may have told it already."""
@@ -471,13 +454,6 @@ def _value(space: Mapping[str, Any], drawn: Any) -> Any:
         return drawn
     multiple = round(drawn / step)
     return multiple * int(step) if float(step).is_integer() else float(f"{multiple * step:.12g}")
-
-
-def _stored(space: Mapping[str, Any], value: Any) -> Any:
-    """What Optuna stores for a value that a program gets; rounding may have put it outside of the ends."""
-    if "choices" in space:
-        return space["choices"].index(value)
-    return value if space.get("int") else min(max(value, space["low"]), space["high"])
 
 
 def reports(task: TaskDirectory, settings: Search) -> List[float]:
