@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 
 from serried.schema.plan import Launch
 
-PYTHON = sys.executable
 MPIRUN = Launch("mpirun")
 LONG = {"grace_seconds": 60}
 """For what mpirun leaves behind to end by itself."""
@@ -83,20 +81,17 @@ def test_each_of_mpiruns_daemons_has_a_folder_that_goes_with_the_attempt(mpirun,
 
 
 @pytest.mark.parametrize(
-    ("line", "status", "ending"),
+    ("line", "ending"),
     [
-        ("exit 3", 3, ("FAILED", 3, "exit", "exited with status 3")),
-        ("kill -KILL $$", 137, ("FAILED", 137, "signal", "was killed by signal 9")),
-        ("kill -KILL $PPID; sleep 100", 137, ("FAILED", 137, "signal", "was killed by signal 9")),
-        ("exec " + PYTHON + " -c 'import nosuch'", 1,
-         ("FAILED", 1, "import-error", "exited with status 1: an import failed")),
+        ("exit 3", ("FAILED", 3, "exit", "exited with status 3")),
+        ("kill -KILL $PPID; sleep 100", ("FAILED", 137, "signal", "was killed by signal 9")),
     ],
-)  # fmt: skip
-def test_a_failing_rank_is_named_as_under_agents(mpirun, marked_processes, line, status, ending):
+)
+def test_a_failing_rank_is_named_as_under_agents(mpirun, marked_processes, line, ending):
     seconds = {"launchers.head_side.SETTLE_SECONDS": 120.0}
     run = mpirun(f"echo ready $RANK; test $RANK = 2 || sleep 100; {line}", seconds=seconds)
 
-    assert run.wait() == status, run.log
+    assert run.wait() == ending[1], run.log
     assert run.ending == (*ending[:3], f"rank 2 on fake2 {ending[3]}")
     failure = run.exit["first_failure"]
     assert (failure["rank"], failure["tail"][0]) == (2, "ready 2")
@@ -158,12 +153,6 @@ def test_a_daemon_that_dies_as_it_begins_ends_the_attempt(start, tmp_path):
     assert "no room" in said(run) + said(run, 1)  # mpirun wants a daemon on both, and the first to die ends all
 
 
-def test_where_there_is_no_mpirun_the_run_says_so(start):
-    run = start("true", launch=MPIRUN, environment={"PATH": "/nowhere"}, python=PYTHON)
-    assert run.wait() == 70, run.log
-    assert run.ending[3].endswith(" cannot be started: no such file or directory")
-
-
 SHELL = 'ssh() { $OMPI_MCA_plm_rsh_agent "$@"; }\n'
 
 
@@ -208,21 +197,3 @@ ssh fake2 'trap "" TERM; echo deaf; sleep 100'
     run.process.terminate()
     assert run.wait() == 143
     assert marked_processes(run.mark) == []
-
-
-def test_a_secret_is_on_no_command_line(start, tmp_path):
-    """Horovodrun writes its environment there; so it gets none to speak of."""
-    shown = tmp_path / "shown"
-    program = tmp_path / "bin" / "horovodrun"
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\nenv > {shown}; exit 1\n")
-    program.chmod(0o755)
-    own = {"PATH": f"{program.parent}:{os.environ['PATH']}", "WANDB_API_KEY": "canary"}
-    run = start("true", launch=Launch("horovodrun"), environment=own)
-    run.wait()
-    told = dict(line.split("=", 1) for line in shown.read_text().splitlines())
-    assert "canary" not in shown.read_text()
-    ours = {name for name in told if not name.startswith(("OMPI_", "PRTE_", "HYDRA_", "I_MPI_", "LC_"))}
-    assert ours <= {"PATH", "HOME", "LANG", "LOGNAME", "USER", "SHELL", "TMPDIR", "PYTHONPATH", "PWD", "SHLVL", "_",
-                    "LD_LIBRARY_PATH", "OLDPWD"}  # fmt: skip
-    assert Path(told["PATH"].split(":")[0], "ssh").name == "ssh"

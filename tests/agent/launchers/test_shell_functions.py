@@ -117,11 +117,8 @@ CONTEXTS = {
     "X=1 {}": False,
 }  # fmt: skip
 SETTINGS = [
-    "",
     "set -ux; IFS=,",
-    "set -e",
     "set -eo pipefail",
-    "trap 'echo ERR $? $LINENO' ERR",
     "set -E; trap 'echo ERR $? $LINENO' ERR; trap 'echo EXIT $?' EXIT",
 ]
 

@@ -206,6 +206,9 @@ def test_a_rank_reads_the_variables_of_a_slurm_task_and_none_of_its_agents(kind)
 
 
 def test_a_single_process_is_no_task_and_mpi_and_srun_identify_their_ranks_themselves():
+    assert command.torch(work_of(launch=Launch("single")), PLACE) == {}
+    of_rank = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "n1", "TORCHELASTIC_RUN_ID": "1"}
+    assert command.visible(work_of(launch=Launch("single")), of_rank) == {}
     of_job = {"SLURM_JOB_ID": "7", "SLURM_NODEID": "1", "SLURM_NTASKS_PER_NODE": "1", "SLURM_TASKS_PER_NODE": "1(x2)"}
     assert of_slurm_and_mpi("single") == {**of_job, "SLURM_DISTRIBUTION": "cyclic", "SLURM_CPUS_PER_TASK": "12"}
     of_mpi = {name: OF_THE_AGENT[name] for name in ("PMI_RANK", "PMIX_NAMESPACE", "OMPI_COMM_WORLD_SIZE")}

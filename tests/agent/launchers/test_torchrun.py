@@ -1,4 +1,4 @@
-"""Ranks that launchers start: real job.sh, real agents, real torchrun, small programs."""
+"""Ranks that a real torchrun starts: real job.sh, real agents, small programs."""
 
 from __future__ import annotations
 
@@ -40,26 +40,6 @@ def test_torchrun_tells_its_ranks_who_they_are_and_its_own_words_have_a_log(torc
     assert marked_processes(run.mark) == []
 
 
-FAILING = "echo ready $RANK; test $RANK = 1 || sleep 100; "
-ENDINGS = [
-    ("exit 3", 3, ("FAILED", 3, "exit", "exited with status 3")),
-    ("kill -KILL $$", 137, ("FAILED", 137, "signal", "was killed by signal 9")),
-    ("kill -KILL $PPID; sleep 100", 137, ("FAILED", 137, "signal", "was killed by signal 9")),
-]
-
-
-@pytest.mark.parametrize(("line", "status", "ending"), ENDINGS)
-def test_a_failing_rank_is_named_as_under_agents(torchrun, marked_processes, line, status, ending):
-    run = torchrun(FAILING + line, seconds={"launchers.head_side.SETTLE_SECONDS": 120.0})
-
-    assert run.wait() == status, run.log
-    host = run.exit["nodes"][0]
-    assert run.ending == (*ending[:3], f"rank 1 on {host} {ending[3]}")
-    failure = run.exit["first_failure"]
-    assert (failure["rank"], failure["tail"][0]) == (1, "ready 1")
-    assert marked_processes(run.mark) == []
-
-
 HELD = """
 spawn = system.spawn
 def spawn_and_wait(*words, **options):
@@ -71,13 +51,24 @@ system.spawn = spawn_and_wait
 """
 
 
-def test_a_rank_that_is_killed_before_it_has_reported_its_start_is_named(torchrun, marked_processes):
+@pytest.mark.parametrize(
+    ("line", "code", "ending"),
+    [
+        ("exit 3", "", ("FAILED", 3, "exit", "exited with status 3")),
+        ("kill -KILL $PPID; sleep 100", "", ("FAILED", 137, "signal", "was killed by signal 9")),
+        # Before it has reported its start.
+        ("kill -KILL $PPID; sleep 100", HELD, ("FAILED", 137, "signal", "was killed by signal 9")),
+    ],
+)
+def test_a_failing_rank_is_named_as_under_agents(torchrun, marked_processes, line, code, ending):
+    failing = f"echo ready $RANK; test $RANK = 1 || sleep 100; {line}"
     patient = {"launchers.head_side.SETTLE_SECONDS": 120.0}
-    run = torchrun(FAILING + "kill -KILL $PPID; sleep 100", seconds=patient, code={"launchers.programs": HELD})
+    run = torchrun(failing, seconds=patient, code={"launchers.programs": code} if code else {})
 
-    assert run.wait() == 137, run.log
-    assert run.ending == ("FAILED", 137, "signal", f"rank 1 on {run.exit['nodes'][0]} was killed by signal 9")
-    assert run.exit["first_failure"]["tail"][0] == "ready 1"
+    assert run.wait() == ending[1], run.log
+    assert run.ending == (*ending[:3], f"rank 1 on {run.exit['nodes'][0]} {ending[3]}")
+    failure = run.exit["first_failure"]
+    assert (failure["rank"], failure["tail"][0]) == (1, "ready 1")
     assert marked_processes(run.mark) == []
 
 
@@ -93,22 +84,12 @@ def test_ranks_that_are_asked_to_save_have_time_for_it_and_leave_one_by_one(torc
     assert [exit_["exit_code"] for event in run.events("node-ended") for exit_ in event["exits"]] == [85, 85]
 
 
-def test_torchrun_that_starts_failed_ranks_again_has_not_failed(torchrun):
-    first = "{ test $RANK = 1 && exit 7; sleep 100; }"
-    run = torchrun(
-        f"echo run $TORCHELASTIC_RESTART_COUNT; test $TORCHELASTIC_RESTART_COUNT = 0 && {first}; exit 0", max_restarts=2
-    )
-
-    assert run.wait() == 0, run.log
-    assert run.ending == ("COMPLETED", 0, None, "every rank exited with status 0")
-    assert run.output(1).splitlines() == ["run 0", "serried: torchrun restarts rank 1", "run 1"]
-
-
 def test_torchrun_that_gives_up_leaves_the_failure_of_the_last_ranks(torchrun):
-    run = torchrun("test $RANK = 1 || sleep 100; exit $((7 + TORCHELASTIC_RESTART_COUNT))", max_restarts=1)
+    run = torchrun("echo run; test $RANK = 1 || sleep 100; exit $((7 + TORCHELASTIC_RESTART_COUNT))", max_restarts=1)
 
     assert run.wait() == 8, run.log
     assert run.ending[:3] == ("FAILED", 8, "exit")
+    assert run.output(1).splitlines() == ["run", "serried: torchrun restarts rank 1", "run"]
 
 
 def test_a_launcher_that_is_not_there_is_named(start):
@@ -125,16 +106,6 @@ def test_a_launcher_that_is_killed_is_named_and_its_ranks_are_ended(torchrun, wa
 
     assert run.wait() == 137, run.log
     assert run.ending[:3] == ("FAILED", 137, "launcher")
-    assert marked_processes(run.mark) == []
-
-
-def test_a_run_under_a_launcher_can_be_cancelled(torchrun, wait_until, marked_processes):
-    run = torchrun("echo ready; sleep 100")
-    wait_until(lambda: run.events("started"))
-    run.process.terminate()
-
-    assert run.wait() == 143
-    assert run.ending[:2] == ("CANCELLED", 143)
     assert marked_processes(run.mark) == []
 
 

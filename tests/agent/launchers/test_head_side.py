@@ -1,4 +1,4 @@
-"""What the head makes of what nodes say about ranks that launchers start. Its clock is turned by hand."""
+"""The head's view of ranks that launchers start, by messages of nodes. Its clock is turned by hand."""
 
 from __future__ import annotations
 
@@ -64,64 +64,62 @@ def of_launcher(status, said=()):
 
 def test_launchers_see_how_ranks_have_ended_once_all_have(head):
     here = head()
-    for rank in (0, 1):
-        here.hear(rank, "rank-started", rank=rank)
-    here.hear(0, "rank-ended", **ended(0))
-    assert here.told == []
-    here.hear(1, "rank-ended", **ended(1))
-    assert here.told == [("release", 10.0)]
-
-
-def test_a_rank_that_is_started_again_has_not_ended(head):
-    here = head()
     here.hear(0, "rank-ended", **ended(0))
     here.hear(0, "rank-started", rank=0)
     here.hear(1, "rank-ended", **ended(1))
-    assert here.told == []
+    assert here.told == [], "a rank that is started again has not ended"
+    here.hear(0, "rank-ended", **ended(0))
+    assert here.told == [("release", 10.0)]
 
 
 def test_of_an_attempt_that_is_being_ended_the_ranks_that_came_are_waited_for(head):
-    here = head()
+    here, without_ranks = head(), head()
     here.hear(1, "rank-started", rank=1)
     here.launching.stop()
     assert here.told == []
     here.hear(1, "rank-ended", **ended(1, well=False))
     assert here.told == [("release", 3.0)]
+    without_ranks.launching.stop()
+    assert without_ranks.told == [("release", 0.0)]
 
 
-def test_nobody_is_waited_for_where_no_rank_came(head):
+@pytest.mark.parametrize(
+    ("came", "status", "output", "message"),
+    [
+        (2, -9, ["last words", " "], "was killed by signal 9, though no rank had failed: last words"),
+        (1, 0, ["out of tasks"], "exited with status 0, after it had started 1 of 2 ranks: out of tasks"),
+        (0, 0, [], "exited with status 0, before it had started a rank"),
+    ],
+)
+def test_a_launcher_that_ends_while_ranks_run_has_failed_unless_a_rank_is_named_soon(
+    head, came, status, output, message
+):
     here = head()
-    here.launching.stop()
-    assert here.told == [("release", 0.0)]
-
-
-def test_a_launcher_that_ends_while_ranks_run_has_failed_unless_a_rank_is_named_soon(head):
-    here = head()
-    here.hear(0, "rank-started", rank=0)
-    here.hear(1, "rank-started", rank=1)
-    here.hear(0, "launcher-exited", **of_launcher(-9, ["last words", " "]))
+    for rank in range(came):
+        here.hear(rank, "rank-started", rank=rank)
+    here.hear(0, "launcher-exited", **of_launcher(status, output))
     assert here.failures == []
     here.clock.pass_all()
-    assert here.failures == [
-        Failure("`torchrun` on n1 was killed by signal 9, though no rank had failed: last words", 137)
-    ]
+    assert here.failures == [Failure(f"`torchrun` on n1 {message}", 137 if status else 1)]
 
 
-def test_a_launcher_that_ends_after_a_rank_has_failed_has_not(head):
+@pytest.mark.parametrize(
+    ("facts", "stops", "statuses"),
+    [
+        (None, True, []),  # as the head does when a rank has failed
+        ({}, False, []),  # after its ranks have ended well
+        ({"well": False, "taken": True}, False, [1]),  # it has ended its ranks by itself
+    ],
+)
+def test_a_launcher_that_ends_after_its_ranks_has_failed_if_it_has_killed_them(head, facts, stops, statuses):
     here = head()
+    for rank in (0, 1) if facts is not None else ():
+        here.hear(rank, "rank-ended", **ended(rank, **facts))
     here.hear(0, "launcher-exited", **of_launcher(1))
-    here.launching.stop()  # what the head does when a rank has failed
+    if stops:
+        here.launching.stop()
     here.clock.pass_all()
-    assert here.failures == []
-
-
-def test_a_launcher_that_ends_its_ranks_by_itself_has_failed(head):
-    here = head()
-    here.hear(0, "rank-ended", **ended(0, well=False, taken=True))
-    here.hear(1, "rank-ended", **ended(1, well=False, taken=True))
-    here.hear(0, "launcher-exited", **of_launcher(1))
-    here.clock.pass_all()
-    assert [failure.status for failure in here.failures] == [1]
+    assert [failure.status for failure in here.failures] == statuses
 
 
 def test_all_nodes_hear_when_the_last_launcher_has_ended(head):
