@@ -232,6 +232,7 @@ def _interpreter(call: Call) -> str:
 def _record(place: LaunchPlace, call: Call, **facts: Any) -> Optional[str]:
     """Create the document of a new launch. Returns its id; None if the folder cannot be written."""
     try:
+        place.own.mkdir(parents=True, exist_ok=True)  # here, its FileExistsError is no taken number
         taken = [int(entry.stem) for entry in place.own.glob("*.json") if entry.stem.isdigit()]
         number = max(taken, default=0) + 1
         while True:
