@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from serried.agent.launchers.interception import reads_status
-from serried.submission import script
+from tables import for_each
 
-PYTHON = [sys.executable, "-I", "-S"]
 SH = "#!/bin/sh\nprintf '<%s>' \"$@\"\necho\n"
 
 
 class LaunchFolder:
     """A folder of a script with launchers in `bin/`, and the documents of its launches."""
 
-    def __init__(self, pyz, root) -> None:
-        self.pyz, self.root = pyz, root
+    def __init__(self, agent_command, root) -> None:
+        self.agent_command, self.root = agent_command, root
         self.shims, self.launches, self.bin = root / "shims", root / "launches", root / "bin"
         (self.shims / "bin").mkdir(parents=True)
         self.bin.mkdir()
@@ -32,7 +30,7 @@ class LaunchFolder:
     def start(self, *words, options=(), **variables):
         environment = {"PATH": f"{self.shims / 'bin'}:{self.bin}:/usr/bin:/bin", "SERRIED_LAUNCHES": str(self.launches)}
         return subprocess.Popen(
-            [*PYTHON, str(self.pyz), "launch", str(self.shims), *options, *words], env={**environment, **variables},
+            [*self.agent_command, "launch", str(self.shims), *options, *words], env={**environment, **variables},
             cwd=self.root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -47,16 +45,9 @@ class LaunchFolder:
         return [json.loads(path.read_text()) for path in sorted(self.launches.glob(pattern))]
 
 
-@pytest.fixture(scope="module")
-def pyz(tmp_path_factory):
-    path = tmp_path_factory.mktemp("agent") / "agent.pyz"
-    path.write_bytes(script.agent().read())
-    return path
-
-
 @pytest.fixture
-def folder(pyz, tmp_path):
-    made = LaunchFolder(pyz, tmp_path)
+def folder(agent_command, tmp_path):
+    made = LaunchFolder(agent_command, tmp_path)
     made.add("srun")
     return made
 
@@ -194,54 +185,32 @@ echo $status
 """
 
 
-@pytest.mark.parametrize(
-    ("lines", "reads"),
+@for_each(
+    ("script", "lines", "reads"),
     [
-        ([1], True),
-        ([2], True),
-        ([4], True),
-        ([9], False),
-        ([12, 14], True),
-        ([12, 16], False),
-        ([99], False),
-        ([], False),
+        (SCRIPT, [1], True),
+        (SCRIPT, [2], True),
+        (SCRIPT, [4], True),
+        (SCRIPT, [9], False),
+        (SCRIPT, [12, 14], True),
+        (SCRIPT, [12, 16], False),
+        (SCRIPT, [99], False),
+        (SCRIPT, [], False),
+        ("", [1], False),
+        # The status of a background call is that of its wait.
+        ("srun a & P=$!\nwait $P || echo no", [1], True),
+        ("srun a &\npids+=($!)\nfor p in ${pids[@]}; do wait $p; done", [1], True),
+        ("srun a &\nsrun b &\nwait", [1], False),
+        ("srun a && srun b\nwait $x", [1], False),
+        ("srun a >log 2>&1\nwait -n", [1], False),
+        # An inverted status is handled.
+        ("! srun a\necho done", [1], True),
+        ("X=1; ! Y=2 srun a | tee log\necho done", [1], True),
+        ("for i in 1; do ! $LAUNCHER a; done\necho done", [1], True),
+        ("! [ -e done ] && srun a\necho done", [1], False),
+        ("srun a ! srun\necho done", [1], False),
+        ("! srunner x; srun a\necho done", [1], False),
     ],
 )
-def test_a_status_that_is_read_is_handled(tmp_path: Path, lines: list[int], reads: bool):
-    (tmp_path / "script").write_text(SCRIPT)
-    assert reads_status(str(tmp_path / "script"), lines, "srun") is reads
-
-
-@pytest.mark.parametrize(
-    ("script", "reads"),
-    [
-        ("srun a & P=$!\nwait $P || echo no", True),
-        ("srun a &\npids+=($!)\nfor p in ${pids[@]}; do wait $p; done", True),
-        ("srun a &\nsrun b &\nwait", False),
-        ("srun a && srun b\nwait $x", False),
-        ("srun a >log 2>&1\nwait -n", False),
-    ],
-)
-def test_the_status_of_a_background_call_is_that_of_its_wait(tmp_path: Path, script: str, reads: bool):
-    (tmp_path / "script").write_text(script)
-    assert reads_status(str(tmp_path / "script"), [1], "srun") is reads
-
-
-def test_a_source_that_cannot_be_read_handles_nothing():
-    assert not reads_status("/nowhere", [1], "srun")
-
-
-@pytest.mark.parametrize(
-    ("line", "reads"),
-    [
-        ("! srun a", True),
-        ("X=1; ! Y=2 srun a | tee log", True),
-        ("for i in 1; do ! $LAUNCHER a; done", True),
-        ("! [ -e done ] && srun a", False),
-        ("srun a ! srun", False),
-        ("! srunner x; srun a", False),
-    ],
-)
-def test_an_inverted_status_is_handled(tmp_path: Path, line: str, reads: bool):
-    (tmp_path / "script").write_text(f"{line}\necho done\n")
-    assert reads_status(str(tmp_path / "script"), [1], "srun") is reads
+def test_a_status_that_is_read_is_handled(script: str, lines: list[int], reads: bool):
+    assert reads_status(script.splitlines(), lines, "srun") is reads

@@ -7,24 +7,26 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 
 from serried.agent.launchers import local_srun, shell_functions
+from serried.schema import launchers
 from serried.schema.launchers import SRUN_OPTIONS, NotUnderstoodError
-from serried.submission import script
+from tables import for_each
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def place(tmp_path_factory, agent_command):
     root = tmp_path_factory.mktemp("local-srun")
-    (root / "agent.pyz").write_bytes(script.agent().read())
-    shims = shell_functions.write(root / "shims", [sys.executable, "-I", "-S", str(root / "agent.pyz")], "@none")
+    shims = shell_functions.write(root / "shims", agent_command, "@none")
     (root / "real").mkdir()
     (root / "real" / "srun").write_text("#!/bin/sh\necho real srun $*; exit 9\n")
     (root / "real" / "srun").chmod(0o755)
+    (root / "programs").mkdir()
+    for name in PROGRAMS:
+        (root / "programs" / name).symlink_to(str(shutil.which(name)))
     return ScriptPlace(root, shims)
 
 
@@ -36,7 +38,7 @@ class ScriptPlace:
         folder = self.root / str(next(self.count))
         folder.mkdir()
         (folder / "job.sh").write_text(text)
-        path = f"{self.root / 'real'}:{os.environ['PATH']}" if has_srun else _path_without_srun(self.root)
+        path = f"{self.root / 'real'}:{os.environ['PATH']}" if has_srun else str(self.root / "programs")
         own = {
             "SLURM_JOB_ID": "77",
             "SLURM_NTASKS": "2",
@@ -63,60 +65,44 @@ class ScriptPlace:
         return process.returncode, output, errors
 
 
+# In a folder for PATH that has no srun.
 PROGRAMS = ("bash", "sh", "sort", "cat", "env", "grep", "sleep", "hostname", "pwd", "touch", "ls", "true", "false")
 PROGRAMS += ("echo", "printf")
 
 
-def _path_without_srun(root):
-    """Folders with the programs of the tests, and no srun."""
-    folder = root / "programs"
-    if not folder.exists():
-        folder.mkdir()
-        for name in PROGRAMS:
-            (folder / name).symlink_to(str(shutil.which(name)))
-    return str(folder)
-
-
 LINES = {
-        "tasks of the job": ("srun bash -c 'echo $SLURM_PROCID/$SLURM_NTASKS' | sort", 0, "0/2\n1/2\n"),
-        "tasks of the line": (
-            "srun -N1 -n3 -c 2 bash -c 'echo $SLURM_LOCALID $SLURM_STEP_NUM_TASKS $SLURM_CPUS_PER_TASK' | sort",
-            0,
-            "0 3 2\n1 3 2\n2 3 2\n",
-        ),
-        "its number": ("for i in 1 2; do srun -n1 sh -c 'echo $SLURM_STEP_ID $SLURM_JOB_ID'; done", 0, "0 77\n1 77\n"),
-        "without effect": (
-            "srun -n1 --mpi=pmix --gres=gpu:1 --cpu-bind=none --exclusive --overlap -J x -t 5 -p gpu -u echo a",
-            0,
-            "a\n",
-        ),
-        "the highest status": ("srun -n3 bash -c 'exit $((SLURM_PROCID * 3 % 4))'", 3, ""),
-        "of a signal": ("srun -n2 bash -c 'kill -9 $$'", 137, ""),
-        "handled": ("srun -n1 false || echo handled $?", 0, "handled 1\n"),
-        "labels": ("srun -l -n2 printf 'a\\nb' | sort", 0, "0: a\n0: b\n1: a\n1: b\n"),
-        "input for all": ("printf 'x\\n' | srun -n2 -l cat | sort", 0, "0: x\n1: x\n"),
-        "input for one": ("printf 'x\\ny\\n' | srun -n1 cat", 0, "x\ny\n"),
-        "no input": ("printf 'x\\n' | srun -n2 -i none cat", 0, ""),
-        "a file of input": ("echo x >file; srun -n2 -i file cat", 0, "x\nx\n"),
-        "a directory": ("srun -n1 -D / pwd", 0, "/\n"),
-        "files": ("srun -n2 -o %x-%t.out hostname >/dev/null; ls | grep out", 0, "me-0.out\nme-1.out\n"),
-        "one file": ("srun -n2 -o both sh -c 'echo a; echo b >&2'; sort both", 0, "a\na\nb\nb\n"),
-        "variables": ("X=1 Y=2 srun -n1 --export=X,Z=\\'3,4\\' env | grep '^[XYZ]=' | sort", 0, "X=1\nZ=3,4\n"),
-        "no variables": ("X=1 srun -n1 --export=NONE env | grep -c '^X='", 1, "0\n"),
-        "all and more": ("X=1 srun -n1 --export=ALL,Z=3 env | grep '^[XZ]=' | sort", 0, "X=1\nZ=3\n"),
-        "GPUs": (
-            "CUDA_VISIBLE_DEVICES=4,5 srun --gpus-per-task=1 bash -c 'echo $CUDA_VISIBLE_DEVICES' | sort",
-            0,
-            "4\n5\n",
-        ),
-        "exec": ("exec srun -n1 sh -c 'exit 5'", 5, ""),
-        "within a task": ("srun -n1 bash -c 'srun -n2 -l echo a' | sort", 0, "0: a\n1: a\n"),
-        "the rest ends": ("srun -n2 -K sh -c '[ $SLURM_PROCID = 0 ] && exit 3; exec sleep 60'", 143, ""),
-        "the rest may not stay": ("srun -n2 -W 1 sh -c '[ $SLURM_PROCID = 0 ] || exec sleep 60'", 143, ""),
-        "the rest stays": (
-            "srun -n2 sh -c '[ $SLURM_PROCID = 0 ] && exit 3; sleep 0.5; echo stayed'", 3, "stayed\n",
-        ),
-    }  # fmt: skip
+    "tasks of the job": ("srun bash -c 'echo $SLURM_PROCID/$SLURM_NTASKS' | sort", 0, "0/2\n1/2\n"),
+    "tasks of the line": (
+        "srun -N1 -n3 -c 2 bash -c 'echo $SLURM_LOCALID $SLURM_STEP_NUM_TASKS $SLURM_CPUS_PER_TASK' | sort",
+        0, "0 3 2\n1 3 2\n2 3 2\n",
+    ),
+    "its number": ("for i in 1 2; do srun -n1 sh -c 'echo $SLURM_STEP_ID $SLURM_JOB_ID'; done", 0, "0 77\n1 77\n"),
+    "without effect": (
+        "srun -n1 --mpi=pmix --gres=gpu:1 --cpu-bind=none --exclusive --overlap -J x -t 5 -p gpu -u echo a", 0, "a\n",
+    ),
+    "the highest status": ("srun -n3 bash -c 'exit $((SLURM_PROCID * 3 % 4))'", 3, ""),
+    "of a signal": ("srun -n2 bash -c 'kill -9 $$'", 137, ""),
+    "handled": ("srun -n1 false || echo handled $?", 0, "handled 1\n"),
+    "labels": ("srun -l -n2 printf 'a\\nb' | sort", 0, "0: a\n0: b\n1: a\n1: b\n"),
+    "input for all": ("printf 'x\\n' | srun -n2 -l cat | sort", 0, "0: x\n1: x\n"),
+    "input for one": ("printf 'x\\ny\\n' | srun -n1 cat", 0, "x\ny\n"),
+    "no input": ("printf 'x\\n' | srun -n2 -i none cat", 0, ""),
+    "a file of input": ("echo x >file; srun -n2 -i file cat", 0, "x\nx\n"),
+    "a directory": ("srun -n1 -D / pwd", 0, "/\n"),
+    "files": ("srun -n2 -o %x-%t.out hostname >/dev/null; ls | grep out", 0, "me-0.out\nme-1.out\n"),
+    "one file": ("srun -n2 -o both sh -c 'echo a; echo b >&2'; sort both", 0, "a\na\nb\nb\n"),
+    "variables": ("X=1 Y=2 srun -n1 --export=X,Z=\\'3,4\\' env | grep '^[XYZ]=' | sort", 0, "X=1\nZ=3,4\n"),
+    "no variables": ("X=1 srun -n1 --export=NONE env | grep -c '^X='", 1, "0\n"),
+    "all and more": ("X=1 srun -n1 --export=ALL,Z=3 env | grep '^[XZ]=' | sort", 0, "X=1\nZ=3\n"),
+    "GPUs": (
+        "CUDA_VISIBLE_DEVICES=4,5 srun --gpus-per-task=1 bash -c 'echo $CUDA_VISIBLE_DEVICES' | sort", 0, "4\n5\n",
+    ),
+    "exec": ("exec srun -n1 sh -c 'exit 5'", 5, ""),
+    "within a task": ("srun -n1 bash -c 'srun -n2 -l echo a' | sort", 0, "0: a\n1: a\n"),
+    "the rest ends": ("srun -n2 -K sh -c '[ $SLURM_PROCID = 0 ] && exit 3; exec sleep 60'", 143, ""),
+    "the rest may not stay": ("srun -n2 -W 1 sh -c '[ $SLURM_PROCID = 0 ] || exec sleep 60'", 143, ""),
+    "the rest stays": ("srun -n2 sh -c '[ $SLURM_PROCID = 0 ] && exit 3; sleep 0.5; echo stayed'", 3, "stayed\n"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("line", "status", "output"), list(LINES.values()), ids=list(LINES))
@@ -125,7 +111,7 @@ def test_srun_starts_the_tasks(place, line, status, output):
     assert done[:2] == (status, output), done
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "reason"),
     [
         ("--pty bash", "option `--pty`"),
@@ -138,6 +124,18 @@ def test_srun_starts_the_tasks(place, line, status, output):
         ("-n many true", "option `--ntasks=many`"),
         ("-n 0 true", "a step without tasks"),
         ("-i 1 cat", "option `--input=1`"),
+    ],
+)
+def test_steps_that_need_a_job_are_not_understood(options, reason):
+    with pytest.raises(NotUnderstoodError) as error:
+        local_srun.parse(launchers.split("srun", options.split()).options, {"SLURM_NTASKS": "2"}, "n1")
+    assert str(error.value) == reason
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ("--pty bash", "option `--pty`"),
         ("--gpus-per-task=2 true", "2 tasks need 4 GPUs, and CUDA_VISIBLE_DEVICES has 1"),
     ],
 )

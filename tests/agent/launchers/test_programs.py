@@ -15,10 +15,7 @@ from serried.agent.launchers import local_socket, programs
 from serried.agent.launchers.node_side import find_host
 from serried.agent.launchers.programs import parse_ssh
 from serried.base.channel import Channel
-from serried.submission import script
 from tables import for_each
-
-PYTHON = [sys.executable, "-I", "-S"]
 
 
 class Agent:
@@ -51,20 +48,13 @@ class Agent:
         return next((message for message in self.messages if message["event"] == event), None)
 
 
-@pytest.fixture(scope="module")
-def pyz(tmp_path_factory):
-    path = tmp_path_factory.mktemp("agent") / "agent.pyz"
-    path.write_bytes(script.agent().read())
-    return path
-
-
 @pytest.fixture
-def launch(pyz, tmp_path):
+def launch(agent_command, tmp_path):
     processes = []
 
     def start(*program, answer=None, launch="1", added=(), **options):
         agent = Agent(tmp_path, answer or {})
-        command = [*PYTHON, str(pyz), "rank-through", agent.address, *added, launch, *program]
+        command = [*agent_command, "rank-through", agent.address, *added, launch, *program]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         process = subprocess.Popen(command, cwd=tmp_path, **{**pipes, **options})
         processes.append(process)
@@ -115,8 +105,8 @@ def test_a_rank_ends_as_its_program_did(launch, wait_until, code, status):
     assert agent.of("rank-ended")["status"] == (status << 8 if status > 0 else -status)
 
 
-def test_without_an_agent_the_program_runs_alone(pyz):
-    done = subprocess.run([*PYTHON, str(pyz), "rank-through", "@none", "1", "sh", "-c", "echo $$ $0; exit 4"],
+def test_without_an_agent_the_program_runs_alone(agent_command):
+    done = subprocess.run([*agent_command, "rank-through", "@none", "1", "sh", "-c", "echo $$ $0; exit 4"],
                           capture_output=True, check=False)  # fmt: skip
     assert (done.returncode, done.stdout.split()[1:]) == (4, [b"sh"])
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import pytest
 
 from serried.agent.launchers import shell_functions
-from serried.submission import script
 
 pytestmark = pytest.mark.runs
 
@@ -37,11 +36,10 @@ class Done(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def place(tmp_path_factory, agent_command):
     """Runs a script both ways; `launches` and `failures` are the documents of the last one with the functions."""
     root = tmp_path_factory.mktemp("shims")
-    (root / "agent.pyz").write_bytes(script.agent().read())
-    shims = shell_functions.write(root / "shims", [sys.executable, "-I", "-S", str(root / "agent.pyz")], "@none")
+    shims = shell_functions.write(root / "shims", agent_command, "@none")
     (root / "real").mkdir()
     for name in ("srun", "torchrun", "mpirun"):
         (root / "real" / name).write_text(LAUNCHER.replace("{name}", name))

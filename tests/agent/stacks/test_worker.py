@@ -100,36 +100,33 @@ def test_a_forked_process_gives_its_own_stack(begin):
     child = int(parent.first)
     try:
         (found,) = worker.read_ranks([{"rank": 0, "pid": parent.pid, "launch": None}])
-        assert [functions(described) for described in found["processes"]] == [
-            ["<module>"],
-            ["in_the_child", "<module>"],
-        ]
+        stacks = [functions(described) for described in found["processes"]]
+        assert stacks == [["<module>"], ["in_the_child", "<module>"]]
+        # Ranks of a script are not described as the script.
+        leaders = [{"rank": -1, "pid": parent.pid, "launch": None}, {"rank": 0, "pid": child, "launch": "1"}]
+        found = worker.read_ranks(leaders)
+        assert [[described["pid"] for described in one["processes"]] for one in found] == [[parent.pid], [child]]
+        assert linux.parent(child) == parent.pid
     finally:
         os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
-    ("options", "variables"),
-    [(["-I"], {}), (["-E"], {}), ([], {"PYTHONFAULTHANDLER": ""}), ([], {"SERRIED_STOP_FILE": ""})],
+    ("program", "options", "variables"),
+    [
+        (HANGS, ["-I"], {}),
+        (HANGS, ["-E"], {}),
+        (HANGS, [], {"PYTHONFAULTHANDLER": ""}),
+        (HANGS, [], {"SERRIED_STOP_FILE": ""}),
+        ("import os, time; os.closerange(3, 99); print(flush=True); time.sleep(1000)", [], {}),  # the file is closed
+        (f"import signal, time; signal.signal({SIGNAL}, signal.SIG_DFL); print(flush=True); time.sleep(1000)", [], {}),
+    ],
 )
-def test_a_python_without_the_handler_gets_no_signal(begin, options, variables):
-    rank = begin(HANGS, *options, **variables)
+def test_a_python_without_the_handler_gets_no_signal(begin, program, options, variables):
+    rank = begin(program, *options, **variables)
     described = worker.describe(rank.pid, LIMIT)
     assert (described["method"], described["problems"]) == (None, ["no-handler", "no-py-spy"])
     assert described["state"] in "SRD"
-    assert rank.poll() is None
-
-
-def test_a_program_that_has_closed_the_file_gets_no_signal(begin):
-    rank = begin("import os, time; os.closerange(3, 99); print(flush=True); time.sleep(1000)")
-    assert worker.describe(rank.pid, LIMIT)["problems"] == ["no-handler", "no-py-spy"]
-    assert rank.poll() is None
-
-
-def test_a_program_that_ignores_the_signal_gets_none(begin):
-    reset = f"signal.signal({SIGNAL}, signal.SIG_DFL)"
-    rank = begin(f"import signal, time; {reset}; print(flush=True); time.sleep(1000)")
-    assert worker.describe(rank.pid, LIMIT)["problems"] == ["no-handler", "no-py-spy"]
     assert rank.poll() is None
 
 
@@ -229,15 +226,3 @@ def test_a_dump_longer_than_the_limit_keeps_the_main_thread(begin):
     described = worker.describe(rank.pid, 1000)
     assert functions(described) == ["the_main_thread", "<module>"]
     assert len(described["threads"]) < 10
-
-
-def test_ranks_of_a_script_are_not_described_as_the_script(begin):
-    parent = begin(FORKS)
-    child = int(parent.first)
-    try:
-        leaders = [{"rank": -1, "pid": parent.pid, "launch": None}, {"rank": 0, "pid": child, "launch": "1"}]
-        found = worker.read_ranks(leaders)
-        assert [[described["pid"] for described in one["processes"]] for one in found] == [[parent.pid], [child]]
-        assert linux.parent(child) == parent.pid
-    finally:
-        os.kill(child, signal.SIGKILL)

@@ -282,7 +282,10 @@ def record_failure(arguments: Sequence[str]) -> int:
         output: Optional[int] = None
         with contextlib.suppress(OSError):
             output = AttemptDirectory(place.launches.parent).script_log.stat().st_size
-        read = name != launchers.REQUEUES and reads_status(source, [line for line in lines if line], name)
+        text: List[str] = []
+        with contextlib.suppress(OSError):
+            text = Path(source).read_text(encoding="utf-8", errors="replace").splitlines()
+        read = name != launchers.REQUEUES and reads_status(text, [line for line in lines if line], name)
         document = {
             "call": call,
             "status": int(status),
@@ -308,24 +311,20 @@ _WAIT = re.compile(r"""\bwait\s+[-$"'%\d]""")
 _INVERTED = r"(?:^|[;&|({{]|\b(?:then|do|else)\b)\s*!\s+(?:\w+=\S*\s+)*(?:{name}|\$\S+)(?:[\s;&|)]|$)"
 
 
-def reads_status(source: str, lines: Sequence[int], name: str) -> bool:
-    """Whether the script uses the status of a call of `name`: `srun …; code=$?`, or `! srun …`.
+def reads_status(script: Sequence[str], lines: Sequence[int], name: str) -> bool:
+    """Whether the script, given by its lines, uses the status of a call of `name`: `srun …; code=$?`, or `! srun …`.
 
     The failure of such a call is handled, whatever the script does about it. If the call is the last line of a
     function, the line after the call of the function counts. The status of a call in the background is that of
     `wait PID`; a `wait` alone has the status 0.
     """
-    try:
-        text = Path(source).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return False
     for line in lines:
-        command, after = _command_at(text, line - 1)
+        command, after = _command_at(script, line - 1)
         if any(mark in part for mark in STATUS for part in (command, after)):
             return True
         if re.search(_INVERTED.format(name=re.escape(name)), command):
             return True
-        if _BACKGROUND.search(command) and any(_WAIT.search(other) for other in text):
+        if _BACKGROUND.search(command) and any(map(_WAIT.search, script)):
             return True
         if not after.startswith("}"):
             return False
