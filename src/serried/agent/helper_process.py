@@ -48,16 +48,13 @@ class HelperProcess:
             parent_death=signal.SIGKILL,
             niceness=NICENESS if niced else 0,
         )
-        system.HELPER_PIDS.add(self._child.pid)
+        self.pid = self._child.pid
+        system.HELPER_PIDS.add(self.pid)
         os.close(null)
         theirs.close()
         self._socket.setblocking(False)
         self._channel = Channel(self._socket)
         loop.watch(self._socket, self._receive)
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
 
     def send(self, message: Message) -> None:
         """Send `message` now or when the socket accepts it. `on_message` reports a closed connection."""
@@ -74,7 +71,7 @@ class HelperProcess:
                     return
 
     def kill(self) -> None:
-        system.send_signal(self._child.pid, signal.SIGKILL)
+        system.send_signal(self.pid, signal.SIGKILL)
 
     def _watch(self) -> None:
         if self._socket.fileno() >= 0:

@@ -94,19 +94,9 @@ def test_a_contained_rank_sees_a_home_and_a_tmp_of_the_attempt(make, tmp_path):
 
 
 def test_what_names_the_host_s_programs_stays_outside(make):
-    shell = {
-        "PATH": "/usr/bin",
-        "PYTHONPATH": "/opt/x",
-        "LD_PRELOAD": "/x.so",
-        "VIRTUAL_ENV": "/v",
-        "CONDA_PREFIX": "/c",
-        "LOADEDMODULES": "gcc",
-        "BASH_FUNC_module%%": "() { :; }",
-        "EDITOR": "vi",
-        "SLURM_JOB_ID": "7",
-        "NCCL_DEBUG": "INFO",
-    }
+    of_host = ("PYTHONPATH", "LD_PRELOAD", "VIRTUAL_ENV", "CONDA_PREFIX", "LOADEDMODULES", "BASH_FUNC_module%%")
     job = {"SLURM_JOB_ID": "7", "NCCL_DEBUG": "INFO"}
+    shell = {**dict.fromkeys(of_host, "/x"), "PATH": "/usr/bin", "EDITOR": "vi", **job}
 
     assert make().inherited(shell) == {"EDITOR": "vi", **job}
     assert make(contained=True).inherited(shell) == job

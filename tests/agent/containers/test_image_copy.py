@@ -75,16 +75,9 @@ def test_without_room_there_is_no_copy_and_the_reason_is_told(copied, tmp_path, 
     assert [path for path in folder.iterdir() if path.suffix != ".lock"] == []
 
 
-def test_nobody_else_can_slip_an_image_in(copied, tmp_path):
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "disk").chmod(0o777)
-
-    assert copied() == {"problem": f"not ours alone: {tmp_path / 'disk'}"}
-
-
-def test_a_disk_that_is_not_there_keeps_nobody_from_running(copied, tmp_path):
-    (tmp_path / "disk").write_text("a file")
-
+@pytest.mark.parametrize("prepare", [lambda disk: (disk.mkdir(), disk.chmod(0o777)), lambda disk: disk.touch()])
+def test_nobody_else_can_slip_an_image_in_and_an_absent_disk_keeps_nobody_from_running(copied, tmp_path, prepare):
+    prepare(tmp_path / "disk")
     assert copied() == {"problem": f"not ours alone: {tmp_path / 'disk'}"}
 
 

@@ -20,6 +20,9 @@ PLACE = RankPlace(
 )
 
 
+TOLD = {"lr": 1e-05, "name": "it's {rank}", "model.width": 64, "amp": True, "sizes": [1, 2], "é-x": "☃"}
+
+
 def work_of(task=None, attempt=2, **changes):
     return Attempt(RunDirectory(Path("/r/digits/train/k3f9q2")), a_plan(root="/r")._replace(**changes), task, attempt)
 
@@ -39,32 +42,27 @@ def work_of(task=None, attempt=2, **changes):
         ("{unknown} {} {{x}} {rank", "{unknown} {} {{x}} {rank"),
         ("$RANK {Rank} %j $(id)", "$RANK {Rank} %j $(id)"),
         ("", ""),
-    ],
-)
-def test_placeholders_are_filled_and_nothing_else_is_touched(word, filled):
-    assert command.argv(work_of(command=("python", word), seed=7), PLACE, {}) == ["python", filled]
-
-
-def test_what_an_image_runs_by_itself_is_a_file_in_it():
-    assert command.argv(work_of(command=("%runscript", "{rank}")), PLACE, {}) == ["/.singularity.d/runscript", "3"]
-    assert command.argv(work_of(command=("echo", "%runscript")), PLACE, {}) == ["echo", "%runscript"]
-
-
-TOLD = {"lr": 1e-05, "name": "it's {rank}", "model.width": 64, "amp": True, "sizes": [1, 2], "é-x": "☃"}
-
-
-@for_each(
-    ("word", "filled"),
-    [
+        # Settings, as a command line has them.
         ("--lr={config.lr}", "--lr=1e-05"),
         ("{config.model.width}x{config.amp}", "64xtrue"),
         ("{config.sizes}", "[1, 2]"),
         ("{config.name} {config.é-x}", "it's {rank} ☃"),
         ("{{config.lr}} {config.other} {config}", "{config.lr} {config.other} {config}"),
+        # Variables of the rank's environment.
+        ("{env.NAME} --x={env.EMPTY}", "a $b --x="),
+        ("{{env.NAME}} ${env.NAME} {env.a-b}", "{env.NAME} ${env.NAME} {env.a-b}"),
+        ("{env.NAME:--x=}", "--x=a $b"),
     ],
 )
-def test_settings_are_filled_in_as_a_command_line_has_them(word, filled):
-    assert command.argv(work_of(command=("python", word), config=TOLD), PLACE, {}) == ["python", filled]
+def test_placeholders_are_filled_and_nothing_else_is_touched(word, filled):
+    variables = {"NAME": "a $b", "EMPTY": ""}
+    work = work_of(command=("python", word, "{env.EMPTY:--x=}"), seed=7, config=TOLD)
+    assert command.argv(work, PLACE, variables) == ["python", filled]
+
+
+def test_what_an_image_runs_by_itself_is_a_file_in_it():
+    assert command.argv(work_of(command=("%runscript", "{rank}")), PLACE, {}) == ["/.singularity.d/runscript", "3"]
+    assert command.argv(work_of(command=("echo", "%runscript")), PLACE, {}) == ["echo", "%runscript"]
 
 
 def test_a_rank_is_told_the_settings_as_json():
@@ -88,18 +86,6 @@ def test_a_task_has_its_own_seed_and_places():
     work = work_of(task=17, command=("{task}", "{seed}", "{results}"), seed=100)
 
     assert command.argv(work, PLACE, {}) == ["17", "117", "/r/digits/train/k3f9q2/tasks/17/results"]
-
-
-@for_each(
-    ("command_", "filled"),
-    [
-        (("echo", "{env.NAME}", "--x={env.EMPTY}"), ["echo", "a $b", "--x="]),
-        (("echo", "{{env.NAME}} ${env.NAME} {env.a-b}"), ["echo", "{env.NAME} ${env.NAME} {env.a-b}"]),
-        (("echo", "{env.EMPTY:--x=}", "{env.NAME:--x=}"), ["echo", "--x=a $b"]),
-    ],
-)
-def test_a_variable_of_the_ranks_environment_is_filled_in_on_the_node(command_, filled):
-    assert command.argv(work_of(command=command_), PLACE, {"NAME": "a $b", "EMPTY": ""}) == filled
 
 
 def test_a_rank_prints_that_a_variable_is_unset_and_fails():

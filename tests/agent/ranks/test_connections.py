@@ -79,24 +79,26 @@ def test_a_rank_that_is_connected_to_itself_has_met_nobody(start, port):
     assert seen(port, process) is False
 
 
+def listen(port):
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind(("127.0.0.1", port))
+    server.listen()
+    return server
+
+
 def test_whoever_serves_the_rendezvous_port_may_meet_others_there(port):
     contact = ConnectionMonitor(port, list, holds_port=True)
     contact.check()
     assert contact.is_seen is False
-    with socket.socket() as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(("127.0.0.1", port))
-        server.listen()
+    with listen(port):
         contact.check()
     assert contact.is_seen is True
 
 
 def meet_and_end(port):
     """Two ends of a connection, of which the kernel keeps an entry for a minute (TIME_WAIT)."""
-    with socket.socket() as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(("127.0.0.1", port))
-        server.listen()
+    with listen(port) as server:
         client = socket.create_connection(("127.0.0.1", port))
         accepted, _ = server.accept()
         client.close()
@@ -112,10 +114,7 @@ def test_ranks_that_have_met_and_ended_between_two_looks_have_left_a_trace(port)
 
 def test_on_other_nodes_a_program_may_have_a_port_of_that_number(port):
     contact = ConnectionMonitor(port, list, holds_port=False)
-    with socket.socket() as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(("127.0.0.1", port))
-        server.listen()
+    with listen(port):
         contact.check()
     assert contact.is_seen is False
     meet_and_end(port)
