@@ -85,6 +85,7 @@ def test_a_job_that_starts_again_resumes_its_unended_trial(make):
     draws(0)
     end(run, 0)
     assert draws(0, 0) == "1"
+    assert draws(0, 0, may_have_one=True) == "1", "a draw that failed after its claim is lost"
     assert draws(0) == "1"
     end(run, 1)
     assert draws(0) == "2"
@@ -110,35 +111,21 @@ def test_a_job_that_the_scheduler_restarts_resumes_its_interrupted_trial(make, s
     assert draws(0) == ("1" if resumed else "2")
 
 
-def test_a_draw_that_failed_after_its_claim_is_not_lost(make):
-    run = make(4)
-    draws(0)
-    end(run, 0)
-    assert draws(0, 0) == "1"
-    assert draws(0, 0, may_have_one=True) == "1"
-
-
 @pytest.mark.parametrize(
-    ("longest", "left", "trial"),
+    ("limit", "longest", "left", "trial"),
     [
-        pytest.param(60, HOUR, "1", id="plenty"),
-        pytest.param(1000, 60 + 1600, "1", id="enough"),
-        pytest.param(1000, 60 + 1400, "", id="not once more with room to spare"),
-        pytest.param(1, 30, "", id="after the stop notice"),
+        pytest.param(HOUR, 60, HOUR, "1", id="plenty"),
+        pytest.param(HOUR, 1000, 60 + 1600, "1", id="enough"),
+        pytest.param(HOUR, 1000, 60 + 1400, "", id="not once more with room to spare"),
+        pytest.param(HOUR, 1, 30, "", id="after the stop notice"),
+        pytest.param(None, 10**6, -1, "1", id="without a limit"),
     ],
 )
-def test_no_further_trial_begins_when_time_is_nearly_over(make, longest, left, trial):
-    run = make()
+def test_no_further_trial_begins_when_time_is_nearly_over(make, limit, longest, left, trial):
+    run = make(time_seconds=limit)
     draws(0)
     end(run, 0)
     assert draws(0, 0, longest=longest, left=left) == trial
-
-
-def test_without_a_limit_there_is_always_time(make):
-    run = make(time_seconds=None)
-    draws(0)
-    end(run, 0)
-    assert draws(0, 0, longest=10**6, left=-1) == "1"
 
 
 @pytest.mark.parametrize(
