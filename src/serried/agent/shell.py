@@ -23,7 +23,6 @@ from serried.schema import names
 
 KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 """Variables of the run's environment that `~/.bashrc` may change, and that are restored after it."""
-ALONE = tuple(name for name in command.IDENTITY if not name.startswith("TORCHELASTIC_"))
 NOT_HERE = (names.MARK, names.NODE, names.STOP_FILE, names.FAILURE_REPORT, names.ATTEMPT)
 """Variables of an attempt; a shell has no attempt."""
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
@@ -52,7 +51,7 @@ def variables(work: Attempt, *, joins: bool) -> Dict[str, str]:
         )
     values = command.environment(shell, place, os.environ)
     values["SERRIED_CLUSTER"] = work.plan.site.name
-    left_out = (*NOT_HERE, *command.of_a_task(shell, place), *(ALONE if joins else ()))
+    left_out = (*NOT_HERE, *command.of_a_task(shell, place), *(command.PLACE_IN_WORLD if joins else ()))
     return {name: value for name, value in values.items() if name not in left_out}
 
 

@@ -123,8 +123,8 @@ def explain(end: Dict[str, Any], world: int, started: int) -> Failure:
         return Failure(f"`{end['name']}` on {end['host']} cannot be started: {end['problem']}", 1, code)
     status = int(end["status"])
     how = exits.how(status, -status if status < 0 else None)
-    when = "before it had started a rank" if not started else f"after it had started {started} of {world} ranks"
+    when = f"after it had started {started} of {world} ranks" if started else "before it had started a rank"
     when = "though no rank had failed" if started == world else when
-    last: Optional[str] = next((line for line in reversed(end["said"]) if any(map(str.isalnum, line))), None)
-    message = f"`{end['name']}` on {end['host']} {how}, {when}" + (f": {last.strip()}" if last else "")
+    last = next((f": {line.strip()}" for line in reversed(end["said"]) if any(map(str.isalnum, line))), "")
+    message = f"`{end['name']}` on {end['host']} {how}, {when}{last}"
     return Failure(message, 128 - status if status < 0 else status or 1, code)

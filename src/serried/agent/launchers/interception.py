@@ -25,7 +25,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from serried.schema import launchers, names
 from serried.schema.launchers import INTERPRETER, LAUNCHERS, LaunchLine, NoLaunchError, NotUnderstoodError
@@ -52,11 +52,12 @@ class LaunchPlace(NamedTuple):
     """This process's rank in it."""
 
     @classmethod
-    def of(cls, environ: Dict[str, str], folder: str) -> "Optional[LaunchPlace]":
+    def of(cls, environ: Mapping[str, str], folder: str) -> "Optional[LaunchPlace]":
         """None outside the job of the script, such as in a job that the script submitted."""
         launches = environ.get(names.LAUNCHES, "")
         variable, _, job = environ.get(names.SCRIPT_JOB, "").partition("=")
-        if not launches or (variable and environ.get(variable, "") != job):
+        is_another_job = names.is_in_another_job(environ) or (variable and environ.get(variable, "") != job)
+        if not launches or is_another_job:
             return None
         return cls(Path(folder), Path(launches), environ.get(names.LAUNCH, ""), environ.get(names.LAUNCH_RANK, ""))
 
@@ -92,7 +93,7 @@ def main(arguments: List[str]) -> int:
         del os.environ[variable]
     called = os.environ.pop(names.LAUNCH_CALL, "")
     tag = options.get("--call") or called
-    place = None if names.is_in_another_job(os.environ) else LaunchPlace.of(dict(os.environ), folder)
+    place = LaunchPlace.of(os.environ, folder)
     real = name if "/" in name else find(name, os.environ.get("PATH", os.defpath), Path(folder, "bin"))
     name = os.path.basename(name)  # noqa: PTH119
     if place and name == os.environ.get(names.STAND_INS):
@@ -277,7 +278,7 @@ def record_failure(arguments: Sequence[str]) -> int:
     """
     folder, call, status, handled, signalled, source, stack, name, *argv = arguments
     lines = [int(line) for line in stack.split() if line.isdigit()]
-    place = None if names.is_in_another_job(os.environ) else LaunchPlace.of(dict(os.environ), folder)
+    place = LaunchPlace.of(os.environ, folder)
     if place is not None:
         output: Optional[int] = None
         with contextlib.suppress(OSError):

@@ -14,33 +14,15 @@ from serried.schema import command_lines, failure_report, launchers, names, trac
 from serried.schema.command_lines import OF_ENVIRONMENT, used_variables
 
 NOT_FOR_RANKS = (
-    names.KEY,
-    names.HEAD,
-    names.TOKEN,
-    names.JOB,
-    names.TASK,
-    names.RESUME,
-    names.TERMINAL,
-    names.SCRIPT_LOGS,
-    names.SCRIPT_UMASK,
-    "TORCHELASTIC_USE_AGENT_STORE",
-    "TORCHELASTIC_ERROR_FILE",
-    "TORCHELASTIC_MAX_RESTARTS",
-)
+    names.KEY, names.HEAD, names.TOKEN, names.JOB, names.TASK, names.RESUME, names.TERMINAL, names.SCRIPT_LOGS,
+    names.SCRIPT_UMASK, "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_MAX_RESTARTS",
+)  # fmt: skip
 """Variables of the agents alone, and of a torchrun around the job: rank 0 would look for that torchrun's store."""
 
-IDENTITY = (
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "NODE_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_RESTART_COUNT",
-)
+PLACE_IN_WORLD = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
+)  # fmt: skip
+IDENTITY = (*PLACE_IN_WORLD, "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
 """Variables that identify a rank, under torchrun's names."""
 
 MPI_LAUNCHERS = ("mpirun", "horovodrun")
@@ -168,11 +150,7 @@ def visible(work: Attempt, environment: Mapping[str, str]) -> Dict[str, str]:
 def without(environment: Mapping[str, str], variables: Sequence[str]) -> Dict[str, str]:
     """A name in `variables` that ends in `*` is a prefix."""
     prefixes = tuple(name[:-1] for name in variables if name.endswith("*"))
-    return {
-        name: value
-        for name, value in environment.items()
-        if name not in variables and not (prefixes and name.startswith(prefixes))
-    }
+    return {name: environment[name] for name in environment if name not in variables and not name.startswith(prefixes)}
 
 
 def side_program(work: Attempt, place: RankPlace, words: Sequence[str], *, is_shell: bool) -> Program:

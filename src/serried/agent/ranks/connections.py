@@ -89,7 +89,9 @@ class ConnectionMonitor:
             self.is_seen = None
 
     def _are_connected(self, connections: List[Connection]) -> bool:
-        children = _children()
+        children: Dict[int, List[int]] = {}
+        for pid in linux.pids():
+            children.setdefault(linux.parent(pid), []).append(pid)
         by_ends = {(it.local, it.remote): it.inode for it in connections}
         networks = {_network(it.local[0]) for it in connections}
         for leader in self._leaders():
@@ -145,13 +147,6 @@ def _end(text: str) -> End:
     raw = b"".join(bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, len(address), 8))
     ip = ipaddress.ip_address(raw)
     return getattr(ip, "ipv4_mapped", None) or ip, int(port, 16)
-
-
-def _children() -> Dict[int, List[int]]:
-    children: Dict[int, List[int]] = {}
-    for pid in linux.pids():
-        children.setdefault(linux.parent(pid), []).append(pid)
-    return children
 
 
 def _sockets(leader: int, children: Dict[int, List[int]]) -> Set[str]:
