@@ -54,61 +54,35 @@ def say(tmp_path):
     return run
 
 
-def test_it_is_the_same_bytes_from_the_same_sources(library, tmp_path):
-    (tmp_path / "again.zip").write_bytes(script.library().read())
-    assert library.read_bytes() == (tmp_path / "again.zip").read_bytes()
-
-
-def test_it_holds_the_training_library_and_the_contract_and_nothing_else(library):
+def test_it_is_the_same_bytes_each_time_and_holds_the_training_library_and_the_contract_and_nothing_else(library):
+    assert library.read_bytes() == script.library().read()
     names = [name for name in zipfile.ZipFile(library).namelist() if name.endswith(".py")]
     rooms = {SOURCE / "serried" / room for room in ("base", "schema", "train")}
     expected = {path.relative_to(SOURCE).as_posix() for room in rooms for path in room.rglob("*.py")}
     assert set(names) == (expected - {"serried/schema/library_init.py"}) | {"serried/__init__.py", "sitecustomize.py"}
 
 
-@pytest.fixture
-def start(library, tmp_path):
-    """`start(program)`: what Python prints with the library first on its path, and a `sitecustomize` behind it."""
-
-    def run(program, customize=None):
-        (tmp_path / "behind").mkdir()
-        (tmp_path / "node").mkdir()
-        if customize is not None:
-            (tmp_path / "behind" / "sitecustomize.py").write_text(customize)
-        path = os.pathsep.join(map(str, [library, tmp_path / "behind"]))
-        own = {"SERRIED_STOP_FILE": str(tmp_path / "node" / "stop"), "PYTHONFAULTHANDLER": "1", "PYTHONPATH": path}
-        return subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, **own},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=240,
-        )
-
-    return run
+def start(library, folder, program, customize=None):
+    """What Python prints with the library first on its path, and a `sitecustomize` behind it."""
+    for name in ("behind", "node"):
+        (folder / name).mkdir(exist_ok=True)
+    if customize is not None:
+        (folder / "behind" / "sitecustomize.py").write_text(customize)
+    path = os.pathsep.join(map(str, [library, folder / "behind"]))
+    own = {"SERRIED_STOP_FILE": str(folder / "node" / "stop"), "PYTHONFAULTHANDLER": "1", "PYTHONPATH": path}
+    argv, environment = [sys.executable, "-c", program], {**os.environ, **own}
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=240)
+    return done.stdout, done.stderr
 
 
-def test_a_rank_runs_the_sitecustomize_that_the_library_hides(start):
-    done = start(
-        "import sitecustomize, sys; print(sys.seen, sitecustomize.__file__, hasattr(sys, 'serried_stacks'))",
-        "import sys; sys.seen = __name__",
-    )
-    assert done.stdout.split()[0] == "sitecustomize"
-    assert done.stdout.split()[1].endswith("behind/sitecustomize.py")
-    assert done.stdout.split()[2] == "True"
-    assert done.stderr == ""
-
-
-def test_a_rank_starts_where_no_sitecustomize_is_hidden(start):
-    done = start("import sys; print(sorted(name for name in sys.modules if name.startswith('serried')))")
-    assert (done.stdout, done.stderr) == ("[]\n", "")
-
-
-def test_an_error_in_the_hidden_sitecustomize_is_reported_as_python_does(start):
-    done = start("print(7)", "raise ValueError('its own')")
-    assert done.stdout == "7\n"
-    assert "ValueError: its own" in done.stderr
+def test_a_rank_runs_the_sitecustomize_that_the_library_hides(library, tmp_path):
+    program = "import sys; print(sorted(name for name in sys.modules if name.startswith('serried')))"
+    assert start(library, tmp_path, program) == ("[]\n", "")
+    program = "import sitecustomize, sys; print(sys.seen, sitecustomize.__file__, hasattr(sys, 'serried_stacks'))"
+    said = f"sitecustomize {tmp_path}/behind/sitecustomize.py True\n"
+    assert start(library, tmp_path, program, "import sys; sys.seen = __name__") == (said, "")
+    out, err = start(library, tmp_path, "print(7)", "raise ValueError('its own')")
+    assert (out, "ValueError: its own" in err) == ("7\n", True)
 
 
 def test_a_rank_imports_the_library_of_its_run_though_another_is_installed(library, installed, say):
@@ -143,21 +117,15 @@ def test_within_a_run_within_a_run_the_inner_library_counts(library, installed, 
 ELSEWHERE = "the run provides `serried.train` only, and Serried is not installed for this Python"
 
 
-@pytest.mark.parametrize(
-    ("program", "last_line"),
-    [
-        (
-            "import serried; serried.submit",
-            f"AttributeError: module 'serried' has no attribute 'submit': {ELSEWHERE}",
-        ),
-        ("import serried; serried.sumbit", "AttributeError: module 'serried' has no attribute 'sumbit'"),
-        ("import serried.nothing", "ModuleNotFoundError: No module named 'serried.nothing'"),
-        ("import serried.train; serried.train.nothing", "AttributeError: module 'serried.train' has no attribute 'no"),
-    ],
-)
-def test_what_is_not_there_is_said(library, say, program, last_line):
-    status, said = say(program, library)
-    assert (status, said[: len(last_line)]) == (1, last_line)
+def test_a_missing_name_or_module_is_an_error_that_says_where_the_rest_is(library, say):
+    for program, last_line in (
+        ("serried; serried.submit", f"AttributeError: module 'serried' has no attribute 'submit': {ELSEWHERE}"),
+        ("serried; serried.sumbit", "AttributeError: module 'serried' has no attribute 'sumbit'"),
+        ("serried.nothing", "ModuleNotFoundError: No module named 'serried.nothing'"),
+        ("serried.train as st; st.nothing", "AttributeError: module 'serried.train' has no attribute 'nothing"),
+    ):
+        status, said = say(f"import {program}", library)
+        assert (status, said[: len(last_line)]) == (1, last_line)
 
 
 def test_a_module_of_the_project_that_is_called_serried_stays_the_projects(library, say, tmp_path):

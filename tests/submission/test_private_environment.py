@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import subprocess
 import sys
@@ -40,22 +39,21 @@ TAKE = (
 """What a node's agent does with the file, and what it then has."""
 
 
-@pytest.fixture
-def given(tmp_path: Path) -> Path:
-    write_environment(tmp_path / "private", HOSTILE)
-    return tmp_path / "private"
+PATH = {"PATH": "/usr/bin:/bin"}
 
 
-def test_only_its_user_can_read_it(given: Path):
-    assert given.stat().st_mode & 0o777 == 0o600
-    assert read_environment(given) == HOSTILE
+def in_job_sh(folder: Path, given: dict[str, str], lines: str, **environ: str) -> dict[str, str]:
+    """The environment in job.sh after it has taken `given` over and run `lines`."""
+    write_environment(folder / "private", given)
+    text = f"set -- k3f9q2-1 {folder / 'private'}\nserried_token=$1\n{FRAGMENT.cleanup}\n{lines}\nenv -0 > after"
+    subprocess.run(["/bin/bash", "-c", text], cwd=folder, env={**PATH, **environ}, check=True)
+    return read_environment(folder / "after")
 
 
-def test_job_sh_takes_it_over_functions_of_the_shell_included(given: Path, tmp_path: Path):
-    script = f"set -- k3f9q2-1 {given}\n{FRAGMENT.cleanup}\nmodule x > loaded\nenv -0 > after"
-    environ = {"PATH": "/usr/bin:/bin", "PBS_JOBID": "1.head"}
-    subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, env=environ, check=True)
-    after = read_environment(tmp_path / "after")
+def test_job_sh_takes_it_over_functions_of_the_shell_included_and_only_its_user_can_read_it(tmp_path: Path):
+    after = in_job_sh(tmp_path, HOSTILE, "module x > loaded", PBS_JOBID="1.head")
+    assert (tmp_path / "private").stat().st_mode & 0o777 == 0o600
+    assert read_environment(tmp_path / "private") == HOSTILE
     expected = {name: value for name, value in HOSTILE.items() if name.isidentifier()} | {
         "PATH": HOSTILE["PATH"] + ":/opt/pbs/bin",  # for PBS's own commands, after the user's
         "PBS_JOBID": "1.head",
@@ -66,21 +64,14 @@ def test_job_sh_takes_it_over_functions_of_the_shell_included(given: Path, tmp_p
 
 def test_variables_of_the_user_do_not_change_those_of_job_sh(tmp_path: Path):
     own = ("serried_token", "serried_private", "SECONDS", "serried_name", "serried_entry", "token", "name")
-    write_environment(tmp_path / "private", {**dict.fromkeys(own, "7777"), "LAST": "1"})
-    script = f"""set -- k3f9q2-1 {tmp_path / "private"}\nserried_token=$1\n{FRAGMENT.cleanup}
-    echo "$serried_token $serried_private $token $name $LAST $((SECONDS < 7777))" > after"""
-    subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, check=True)
-    assert (tmp_path / "after").read_text() == f"k3f9q2-1 {tmp_path / 'private'} 7777 7777 1 1\n"
+    say = 'echo "$serried_token $serried_private $token $name $LAST $((SECONDS < 7777))" > said'
+    in_job_sh(tmp_path, {**dict.fromkeys(own, "7777"), "LAST": "1"}, say)
+    assert (tmp_path / "said").read_text() == f"k3f9q2-1 {tmp_path / 'private'} 7777 7777 1 1\n"
 
 
 @pytest.mark.parametrize(("wanted", "expected"), [({}, None), ({"OMP_NUM_THREADS": "3"}, "3")])
 def test_threads_are_the_users_wish_and_not_the_cpus_of_the_chunk(wanted, expected, tmp_path: Path):
-    write_environment(tmp_path / "private", wanted)
-    script = f"set -- k3f9q2-1 {tmp_path / 'private'}\n{FRAGMENT.cleanup}\nenv -0 > after"
-    of_pbs = {"PATH": "/usr/bin:/bin", "NCPUS": "8", "OMP_NUM_THREADS": "8"}
-    subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, env=of_pbs, check=True)
-
-    after = read_environment(tmp_path / "after")
+    after = in_job_sh(tmp_path, wanted, "", NCPUS="8", OMP_NUM_THREADS="8")
     assert (after["NCPUS"], after.get("OMP_NUM_THREADS")) == ("8", expected)
 
 
@@ -119,6 +110,13 @@ def test_a_job_that_is_left_over_when_its_run_has_ended_is_no_failure(job, tmp_p
     assert list(tmp_path.rglob("k3f9q2/exit.json")) == []
 
 
+def taken(path: Path, **environ: str) -> dict[str, str]:
+    """The environment of a node's agent after it has taken over the file."""
+    environ = {"PATH": os.defpath, "PYTHONPATH": str(Path(serried.__file__).parents[1]), **environ}
+    done = subprocess.run([sys.executable, "-c", TAKE, path], env=environ, capture_output=True, text=True, check=True)
+    return ast.literal_eval(done.stdout)
+
+
 def test_a_node_takes_over_all_but_what_its_scheduler_tells_it_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MODEL", "big")
     monkeypatch.setenv("PBS_NODENUM", "0")
@@ -126,24 +124,9 @@ def test_a_node_takes_over_all_but_what_its_scheduler_tells_it_itself(tmp_path: 
     handover = EnvFile(str(tmp_path / "private"), Attempt(RunDirectory(tmp_path), plan, None, 3))
     handover.write({"SERRIED_KEY": "secret"})
     assert handover.path == tmp_path / "private-3"
-    program = (
-        "import json, os, sys; from serried.agent.comms import job_environment\n"
-        "job_environment.load(sys.argv[1], 'PBS_'); print(json.dumps(dict(os.environ)))"
-    )
-    source = str(Path(__file__).parents[2] / "src")
-    told = subprocess.run(
-        [sys.executable, "-c", program, str(handover.path)],
-        env={"PATH": os.defpath, "PBS_NODENUM": "1", "OWN": "gone", "PYTHONPATH": source},
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    found = json.loads(told.stdout)
-    assert {name: found.get(name) for name in ("MODEL", "SERRIED_KEY", "PBS_NODENUM", "OWN")} == {
-        "MODEL": "big",
-        "SERRIED_KEY": "secret",
-        "PBS_NODENUM": "1",
-        "OWN": None,
-    }
+    found = taken(handover.path, PBS_NODENUM="1", OWN="gone")
+    expected = {"MODEL": "big", "SERRIED_KEY": "secret", "PBS_NODENUM": "1", "OWN": None}
+    assert {name: found.get(name) for name in expected} == expected
     handover.remove()
     assert not handover.path.exists()
 
@@ -152,17 +135,10 @@ def test_a_node_takes_over_all_but_what_its_scheduler_tells_it_itself(tmp_path: 
 def test_each_node_knows_its_task_as_pbs_calls_it(of_job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name, value in of_job.items():
         monkeypatch.setenv(name, value)
-    handover = EnvFile(
-        str(tmp_path / "private"),
-        Attempt(RunDirectory(tmp_path), a_plan(root=tmp_path, scheduler="pbs"), 4, 1),
-    )
+    plan = a_plan(root=tmp_path, scheduler="pbs")
+    handover = EnvFile(str(tmp_path / "private"), Attempt(RunDirectory(tmp_path), plan, 4, 1))
     handover.write({})
-    source = str(Path(__file__).parents[2] / "src")
-    own = {"PATH": os.defpath, "PBS_JOBID": "1[4].head", "PYTHONPATH": source}
-    told = subprocess.run(
-        [sys.executable, "-c", TAKE, str(handover.path)], env=own, stdout=subprocess.PIPE, check=True, text=True
-    )
-    found = ast.literal_eval(told.stdout)
+    found = taken(handover.path, PBS_JOBID="1[4].head")
     expected = {"PBS_ARRAY_ID": None, "PBS_ARRAY_INDEX": "4", "PBS_JOBID": "1[4].head"} | of_job
     assert {name: found.get(name) for name in expected} == expected
 
@@ -173,15 +149,7 @@ THEIRS = {"TMPDIR": "/home/ada/tmp", "CUDA_VISIBLE_DEVICES": "0,1"}
 
 @pytest.mark.parametrize(("own", "expected"), [(OURS, OURS), ({}, THEIRS)])
 def test_the_gpus_that_pbs_gives_to_a_process_are_not_those_of_another_node(own, expected, tmp_path: Path):
-    write_environment(tmp_path / "private", THEIRS)
-    script = f"set -- k3f9q2-1 {tmp_path / 'private'}\n{FRAGMENT.cleanup}\nenv -0 > after"
-    environ = {"PATH": "/usr/bin:/bin", **own}
-
-    subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, env=environ, check=True)
-    python = [sys.executable, "-c", TAKE, str(tmp_path / "private")]
-    house = {"PYTHONPATH": str(Path(serried.__file__).parents[1])}
-    node = subprocess.run(python, env={**environ, **house}, capture_output=True, text=True, check=True)
-
-    after = read_environment(tmp_path / "after")
+    after = in_job_sh(tmp_path, THEIRS, "", **own)
+    node = taken(tmp_path / "private", **own)
     assert {name: after.get(name) for name in OURS} == expected
-    assert {name: value for name, value in ast.literal_eval(node.stdout).items() if name in OURS} == expected
+    assert {name: value for name, value in node.items() if name in OURS} == expected

@@ -113,7 +113,9 @@ def prepare_again(
         after=tuple(after._replace(job=None) for after in old.after),
     )
     warnings = [*beginning.warnings]
-    if beginning.resume is not None and not fresh and _has_completed(selection):
+    end = record.end if selection.task is None else None
+    has_completed = (end or read_exit(selection.place.exit) or {}).get("state") == COMPLETED
+    if beginning.resume is not None and not fresh and has_completed:
         is_complete = f"run `{selection}` has completed, so little may be left to train"
         warnings.append(f"{is_complete}; `--fresh` begins from its start")
     warnings += _repeated(selection, array.indices) if array is not None and (failed or tasks) else ()
@@ -236,11 +238,6 @@ def _newest(selection: Selection, array: Array | None, origin: Resume | None, *,
     paths = tuple(str(path) if path else other for path, other in zip(own, before, strict=True))
     cautions = cautions_about(selection, folders, tasks, have_ended=have_ended)
     return Beginning(Resume(paths, str(selection)), tuple(cautions))
-
-
-def _has_completed(selection: Selection) -> bool:
-    end = selection.record.end if selection.task is None else None
-    return ((end or read_exit(selection.place.exit)) or {}).get("state") == COMPLETED
 
 
 def _parameters_and_commands(

@@ -123,7 +123,12 @@ class Recipe:
             ignore.write_text("*\n", encoding="utf-8")
         make_directory(self._claims)
         owner = self.owner()
-        return None if owner["number"] and _may_be_at_work(owner) else self.succeed(owner)
+        if owner["number"]:
+            # Another machine's processes cannot be seen, so its builder may be at work.
+            is_here = owner.get("host") == os.uname().nodename
+            if not is_here or Process(int(owner["pid"]), str(owner["started"])).is_alive:
+                return None
+        return self.succeed(owner)
 
     def owner(self) -> dict[str, Any]:
         """The number of the newest claim, and what is known about its builder."""
@@ -203,13 +208,6 @@ class Claim:
             claims.rmdir()
 
 
-def _may_be_at_work(owner: Mapping[str, Any]) -> bool:
-    """False for a builder on this machine whose process has ended. Another machine's processes cannot be seen."""
-    if owner.get("host") != os.uname().nodename:
-        return True
-    return Process(int(owner["pid"]), str(owner["started"])).is_alive
-
-
 def provide(recipe: Recipe, builder: Builder, observe: Observe) -> Path:
     """The folder of the build; `builder` builds it first if needed. Waits while another process builds it.
 
@@ -276,32 +274,26 @@ def here(variables: Mapping[str, str]) -> Builder:
                 time.sleep(LOOK_SECONDS / 5)
         finally:
             if child.poll() is None:
-                _end(child)
+                # TERM for the whole group, and KILL for processes that ignore TERM.
+                deadline = time.monotonic() + END_SECONDS
+                os.killpg(child.pid, signal.SIGTERM)
+                child.wait()
+                with contextlib.suppress(ProcessLookupError):  # all have ended
+                    while time.monotonic() < deadline:
+                        os.killpg(child.pid, 0)
+                        time.sleep(LOOK_SECONDS / 10)
+                    os.killpg(child.pid, signal.SIGKILL)
         return f"exit status {child.returncode}" if child.returncode else ""
 
     return build
 
 
-def _end(child: shell.Child) -> None:
-    """TERM for the whole group, and KILL for processes that ignore TERM."""
-    deadline = time.monotonic() + END_SECONDS
-    os.killpg(child.pid, signal.SIGTERM)
-    child.wait()
-    with contextlib.suppress(ProcessLookupError):  # all have ended
-        while time.monotonic() < deadline:
-            os.killpg(child.pid, 0)
-            time.sleep(LOOK_SECONDS / 10)
-        os.killpg(child.pid, signal.SIGKILL)
-
-
 def _lines(log: Path, size: int) -> list[str]:
     """The lines with text in the last `size` bytes; of a line that was overwritten, its last state."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - size))
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return []
+    text = ""
+    with contextlib.suppress(OSError), log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - size))
+        text = file.read().decode("utf-8", "replace")
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in COLOURS.sub("", text).split("\n"))
     return [line for line in lines if line.strip()]
 

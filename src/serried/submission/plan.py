@@ -21,7 +21,6 @@ from serried.base.errors import UsageError, did_you_mean
 from serried.base.text import show_duration, show_walltime
 from serried.config import shell_words
 from serried.config.values import show_memory
-from serried.schema.launchers import MODULES, TORCHRUN_OPTIONS, NoLaunchError, NotUnderstoodError, parse_options
 from serried.schema.names import PLACEHOLDERS
 from serried.schema.plan import ALL, Allocation, Array, Launch, Plan, Source, UserScript
 
@@ -195,7 +194,10 @@ def allocate(request: Resources, cluster: Cluster, *, is_script: bool = False) -
     For a job script the scheduler fills in time and memory, and the script may start any number of ranks.
     """
     partition = _partition_of(request.partition, cluster)
-    gpus = _gpus(request, cluster, partition)
+    gpus = request.gpus
+    if gpus is None:  # one on clusters with GPUs; none for a request of ranks alone, which is for CPUs
+        available = partition.gpus if partition and partition.gpus is not None else cluster.gpus_per_node
+        gpus = 1 if (available or request.gpu_type) and request.ranks is None else 0
     ranks = request.ranks or gpus or 1
     units = gpus or ranks
     # The defaults for the requested type of GPU, or for the only type of the profile.
@@ -261,14 +263,6 @@ def left_out(request: Resources) -> tuple[str, ...]:
         "time": request.time is not None,
     }
     return tuple(f"resources.{key}" for key, was_set in is_set.items() if not was_set)
-
-
-def _gpus(request: Resources, cluster: Cluster, partition: Partition | None) -> int:
-    """One by default on clusters with GPUs; none for a request of ranks alone, which is for CPUs."""
-    if request.gpus is not None:
-        return request.gpus
-    available = partition.gpus if partition and partition.gpus is not None else cluster.gpus_per_node
-    return 1 if (available or request.gpu_type) and request.ranks is None else 0
 
 
 def _memory(
@@ -585,6 +579,8 @@ def _check_command(
 def _check_program(launch: Launch, started: Sequence[str], allocation: Allocation, *, is_typed: bool) -> None:
     program = PurePosixPath(started[0]).name
     if program.startswith("python") and len(started) > 2 and started[1] == "-m":
+        from serried.schema.launchers import MODULES  # few commands need it
+
         program = MODULES.get(started[2], program)  # `torchrun` of `python -m torch.distributed.run`
     ranks = allocation.nodes * allocation.ranks
     if program in OF_A_CLUSTER and ranks > 1:
@@ -645,6 +641,8 @@ def _in(text: str) -> Iterator[tuple[str, ...]]:
 
 def _without_torchrun(command: Sequence[str]) -> tuple[str, ...]:
     """`python train.py` of `torchrun train.py`. Raises UsageError for options of torchrun that Serried sets."""
+    from serried.schema.launchers import MODULES, TORCHRUN_OPTIONS, NoLaunchError, NotUnderstoodError, parse_options
+
     program = PurePosixPath(command[0])
     if program.name == "torchrun":
         python, words = str(program.parent / "python") if "/" in command[0] else "python", command[1:]

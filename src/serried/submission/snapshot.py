@@ -196,11 +196,10 @@ def _from_git(project: Path, start: str = os.curdir) -> _Listed | None:
             mode, _, path = entry.partition("\t")
             paths = _nested(project, path, ignored) if mode.startswith("160000") else [path]
         files += paths
-    for private in dict.fromkeys(str(folder / PRIVATE) for folder in (Path(), Path(start))):
-        if private in untracked:
-            files.remove(private)
-            untracked.remove(private)
-            ignored.append(private)
+    for private in untracked & {PRIVATE, str(Path(start, PRIVATE))}:
+        files.remove(private)
+        untracked.remove(private)
+        ignored.append(private)
     options = ("-z", "--others", "--ignored", "--exclude-standard", "--directory")
     ignored += [path.rstrip("/") for path in list_paths(project, "ls-files", *options)]
     return _Listed(files, frozenset(untracked), ignored)
@@ -339,7 +338,11 @@ def growth(survey: Survey, sources: Path) -> Iterator[str]:
 
     Then the project may contain checkpoints and logs of earlier runs on this machine.
     """
-    last = _newest_archive(sources)
+    archives = []
+    for path in sources.glob("[0-9a-f]*.tar"):
+        with contextlib.suppress(FileNotFoundError):  # `serried clean` may delete archives
+            archives.append((path.stat().st_mtime, path))
+    last = max(archives)[1] if archives else None
     grown = survey.bytes - (last.stat().st_size if last else 0)
     if grown < (GREW_BYTES if last else FIRST_BYTES) and survey.bytes < LARGE_BYTES:
         return
@@ -355,14 +358,6 @@ def growth(survey: Survey, sources: Path) -> Iterator[str]:
     largest = sorted(candidates, key=lambda path: (-candidates[path], path))
     hint = "to leave data out, add a line to `.gitignore` or list it in `link` under `[project]`"
     yield f"{subject}: {_first(largest, sizes)}; {hint}"
-
-
-def _newest_archive(sources: Path) -> Path | None:
-    archives = []
-    for path in sources.glob("[0-9a-f]*.tar"):
-        with contextlib.suppress(FileNotFoundError):  # `serried clean` may delete archives
-            archives.append((path.stat().st_mtime, path))
-    return max(archives)[1] if archives else None
 
 
 def _refuse_if_large(sizes: Mapping[str, int]) -> None:

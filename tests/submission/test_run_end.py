@@ -1,13 +1,15 @@
-"""What `serried run` says of the files that it leaves in the project itself."""
+"""What `serried run` says at its end: the files that it leaves in the project itself, and what to type next."""
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
 
 import command_line
 from serried.records import outputs
+from serried.records.index import records
 
 pytestmark = pytest.mark.runs
 
@@ -78,3 +80,17 @@ def test_the_folder_that_runs_are_in_is_none_of_the_project(project):
     here.symlink_to(project)
     assert "runs/new" not in outputs.changed_in_place(project, 0, here / "runs").text_in_place
     assert "runs/new" in outputs.changed_in_place(project, 0, here / "gone").text_in_place
+
+
+def test_what_went_well_here_is_submitted_by_the_same_words(project):
+    (project / "a b.py").write_text("")
+    done = command_line.here("run", "--ranks", "1", "--", "python3", "a b.py")
+    run = records()[0]
+    assert [re.split(r" {2,}", line) for line in done.stderr.splitlines()[-4:]] == [
+        [f"its files are in {run.where.path}"],
+        ["", f"serried logs {run.id}", "its output"],
+        ["", f"serried show {run.id}", "plan, timeline and files"],
+        ["", "serried submit --ranks 1 -- python3 'a b.py'", "the same in the background"],
+    ]
+    done = command_line.here("run", "--cluster", "local", "--", "python3", "a b.py")
+    assert re.split(r" {2,}", done.stderr.splitlines()[-1]) == ["", "serried submit …", "the same in the background"]
