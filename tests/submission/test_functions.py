@@ -33,15 +33,10 @@ def test_a_function_of_a_module_is_stored_by_its_name(monkeypatch, tmp_path):
 
 def test_folders_of_the_project_on_the_path_are_those_of_the_copy(monkeypatch, tmp_path):
     (tmp_path / "lib").mkdir()
-    monkeypatch.setattr(sys, "path", [str(tmp_path / "lib"), "/usr/lib", str(tmp_path / "gone")])
-    assert pickle.loads(Calls(json.dumps, [((), {})]).pickled(tmp_path))["path"] == ["lib"]
-
-
-def test_the_current_folder_of_an_interactive_python_is_on_the_path(monkeypatch, tmp_path):
-    (tmp_path / "lib").mkdir()
     monkeypatch.chdir(tmp_path / "lib")
-    monkeypatch.setattr(sys, "path", ["", "/usr/lib"])
-    assert pickle.loads(Calls(json.dumps, [((), {})]).pickled(tmp_path))["path"] == ["lib"]
+    for first in (str(tmp_path / "lib"), ""):  # of an interactive Python, it is the current folder
+        monkeypatch.setattr(sys, "path", [first, "/usr/lib", str(tmp_path / "gone")])
+        assert pickle.loads(Calls(json.dumps, [((), {})]).pickled(tmp_path))["path"] == ["lib"]
 
 
 def test_a_function_without_a_module_needs_cloudpickle(monkeypatch, tmp_path):

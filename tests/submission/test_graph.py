@@ -57,7 +57,7 @@ def test_a_word_behind_the_last_colon_is_how_it_is_to_end(text, parts):
 
 
 @for_each("text", ["", " ", ":any"])
-def test_nothing_is_no_run_to_come_after(text):
+def test_a_dependency_without_a_run_is_refused(text):
     with pytest.raises(UsageError, match="names no run"):
         parse_dependency(text)
 
@@ -84,20 +84,22 @@ after = "again"
 
 
 UNSAID = None
+NOT_YET = "`train` depends on `prepare`, which has not run yet"
 
 
 @pytest.mark.parametrize(
     ("names", "after", "error", "hint"),
     [
-        (
-            ["train"],
-            UNSAID,
-            "`train` depends on `prepare`, which has not run yet",
-            "`serried submit prepare train` submits both",
-        ),
+        (["train"], UNSAID, NOT_YET, "`serried submit prepare train` submits both"),
         (["typo"], UNSAID, "`typo` depends on `prepar`, which is not an experiment", "did you mean `prepare`?"),
         (["prepare", "prepare"], UNSAID, "`prepare` is named twice", "submit it again separately"),
         (["nope", "train"], UNSAID, "unknown experiment `nope`", "there are `prepare`, `train`, `typo`, `again`"),
+        (
+            ["again"],
+            UNSAID,
+            "`again` depends on `again`, which has not run yet",
+            "the first run waits for nothing: `--set 'after=[]'`",
+        ),
         (
             ["prepare", "train"],
             ["gone"],
@@ -114,16 +116,11 @@ UNSAID = None
 )
 def test_what_cannot_be_is_refused_before_anything_is_submitted(project, names, after, error, hint):
     (project / "serried.toml").write_text(FILE)
+    alone = Request("again", cluster="local", after=after) if names == ["again"] else None
+    request = Request(cluster="local", after=after)
     with pytest.raises(SerriedError) as caught:
-        decide_all(Request(cluster="local", after=after), names, project, os.environ)
+        decide(alone, project, os.environ) if alone else decide_all(request, names, project, os.environ)
     assert (caught.value.message, caught.value.hint) == (error, hint)
-
-
-def test_the_first_of_those_that_come_after_their_own_like_is_told_how_to_begin(project):
-    (project / "serried.toml").write_text(FILE)
-    with pytest.raises(UsageError, match="`again` depends on `again`, which has not run yet") as caught:
-        decide(Request("again", cluster="local", after=UNSAID), project, os.environ)
-    assert caught.value.hint == "the first run waits for nothing: `--set 'after=[]'`"
 
 
 def test_what_is_named_after_is_for_those_that_would_begin_at_once(project, ask, scheduler):

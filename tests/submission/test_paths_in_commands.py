@@ -51,9 +51,9 @@ def test_a_script_that_the_job_would_not_find_is_refused(ask, project, command, 
     assert caught.value.hint.startswith(hint)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
+def test_what_cannot_be_known_or_is_there_is_not_refused(ask, project):
+    write(project, "package/__main__.py")
+    for command in (
         "python -c pass",
         "python -m package.module",
         "python -",
@@ -62,14 +62,8 @@ def test_a_script_that_the_job_would_not_find_is_refused(ask, project, command, 
         "bash -lc ./made-by-nobody.sh",
         "python -X dev train.py",
         "python package",
-    ],
-)
-def test_what_cannot_be_known_or_is_there_is_not_refused(ask, project, command):
-    write(project, "package/__main__.py")
-    assert not [text for text in ask(command=command.split()).warnings if "snapshot" in text]
-
-
-def test_each_of_several_commands_is_looked_at(ask, project):
+    ):
+        assert not [text for text in ask(command=command.split()).warnings if "snapshot" in text]
     (project / "commands.txt").write_text("python train.py\npython tran.py\n")
     with pytest.raises(UsageError, match=r"has no `tran\.py`"):
         ask(command=None, each=Path("commands.txt"))
@@ -82,18 +76,8 @@ def test_in_place_nothing_is_refused(ask):
 def test_data_beside_the_project_is_warned_of(ask, project):
     write(project.parent, "data/set")
     (project / "empty").mkdir()
-    command = [
-        "python",
-        "train.py",
-        "--data=../data",
-        "../data",
-        "empty",
-        "--lr=0.1",
-        "--out",
-        "new/folder",
-        "../{run}",
-    ]
-    warnings = [text for text in ask(command=command).warnings if "snapshot" in text]
+    command = "python train.py --data=../data ../data empty --lr=0.1 --out new/folder ../{run}"
+    warnings = [text for text in ask(command=command.split()).warnings if "snapshot" in text]
     assert [text.split(" in the command ")[0] for text in warnings] == ["`../data`", "`empty`"]
     assert "use its absolute path, or `--stage` it" in warnings[0]
     assert "it is an empty folder" in warnings[1]
