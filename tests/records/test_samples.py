@@ -180,15 +180,11 @@ def test_lines_that_are_left_out_do_not_fall_into_step_with_a_training(place):
 RECORDED = Path(__file__).parent / "recorded" / "two-ranks-on-two-cpus.jsonl"
 
 
-@pytest.fixture
-def measured(tmp_path):
+def test_a_real_run_that_uses_its_cpus_is_measured_and_gets_no_notes(tmp_path):
     path = TaskDirectory(tmp_path).attempt(1).samples(0)
     path.parent.mkdir(parents=True)
     shutil.copy(RECORDED, path)
-    return measured_of(samples.read(TaskDirectory(tmp_path)))
-
-
-def test_a_real_run_is_measured(measured):
+    measured = measured_of(samples.read(TaskDirectory(tmp_path)))
     (node,) = measured.nodes
     assert (node.host, node.cpus, node.memory_scope) == ("vm", 2, "node")
     assert node.cpu is not None
@@ -196,15 +192,9 @@ def test_a_real_run_is_measured(measured):
     assert node.seconds == pytest.approx(540, abs=60)
     assert [rank.rank for rank in measured.ranks] == [0, 1]
     assert (measured.gpus, measured.damaged, measured.one_in) == ((), 0, 1)
-
-
-def test_a_real_run_that_uses_its_cpus_gets_no_notes(measured):
+    assert Measurements.from_json(measured.to_json()) == measured
     usage = Usage("g66h8h", state="COMPLETED", seconds=558, limit_seconds=10800, ranks=2, cpus=2, measured=measured)
     assert judge(usage) == []
-
-
-def test_measurements_survive_json(measured):
-    assert Measurements.from_json(measured.to_json()) == measured
 
 
 def test_folders_are_not_listed_again_for_each_row(tmp_path, state_home, monkeypatch):  # noqa: ARG001

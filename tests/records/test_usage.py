@@ -94,9 +94,9 @@ OPTIONS = Spelling(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "spelling"),
-    [
+def test_a_change_is_a_key_of_the_experiment_or_an_option_of_the_command(tmp_path):
+    made = RunOnDisk(tmp_path / "scratch", ranks=2, source=str(tmp_path), **USUAL)
+    for text, spelling in (
         ("[experiments.train]", Spelling('mem = "{}"', 2, cpu_units=2)),
         (
             '[experiments.train]\n[defaults.resources]\nmem_per_cpu = "2G"',
@@ -106,19 +106,12 @@ OPTIONS = Spelling(
         ('[experiments.other.resources]\nmem = "9G"', OPTIONS),
         ("experiments = 3", OPTIONS),
         ("[broken", OPTIONS),
-    ],
-)
-def test_a_change_is_a_key_of_the_experiment_or_an_option_of_the_command(tmp_path, text, spelling):
-    (tmp_path / "serried.toml").write_text(text, encoding="utf-8")
-    made = RunOnDisk(tmp_path / "scratch", ranks=2, source=str(tmp_path), **USUAL)
-    assert spelling_of(made.plan) == spelling
-
-
-def test_a_change_for_a_job_script_is_an_option_of_the_command(tmp_path):
+    ):
+        (tmp_path / "serried.toml").write_text(text, encoding="utf-8")
+        assert (text, spelling_of(made.plan)) == (text, spelling)
     (tmp_path / "serried.toml").write_text("[experiments.train]", encoding="utf-8")
     script = UserScript("/home/ada/job.sh", ("/bin/bash",))
-    made = RunOnDisk(tmp_path / "scratch", ranks=2, source=str(tmp_path), script=script, **USUAL)
-    assert spelling_of(made.plan) == OPTIONS
+    assert spelling_of(made.plan._replace(script=script)) == OPTIONS
 
 
 def test_the_last_lines_tell_which_memory_was_too_small(tmp_path):

@@ -935,7 +935,7 @@ def status(record: Record) -> RunStatus:
 
 
 def registered(name: str) -> Scheduler:
-    """The scheduler of that name. Its module is loaded on demand."""
+    """Its module is loaded on demand."""
     scheduler: Scheduler = schedulers.get(name)
     return scheduler
 

@@ -86,22 +86,17 @@ class Runs:
 
     def one(self, selection: Selection) -> RunStatus:
         """The status of a run or a task: as of the last look, or from files if the run has ended."""
-        if selection.record.end is not None:
-            whole = status.read_end(selection.record)
-        else:
-            whole = self._known_status(selection.record) or self._look_again(selection.record)
+        record = selection.record
+        whole = status.read_end(record) if record.end is not None else self._known_status(record)
+        if whole is None:
+            with self._lock:  # a new run costs one look, however many requests wait for it
+                if self._known_status(record) is None:
+                    self._update()
+            whole = self._known_status(record) or self._look([record])[0]
         return whole if selection.task is None else task_of(whole, selection.task)
 
     def _known_status(self, record: Record) -> RunStatus | None:
         return next((status for status in self.all() if status.record.id == record.id), None)
-
-    def _look_again(self, record: Record) -> RunStatus:
-        """A new run costs one look, however many requests wait for it."""
-        with self._lock:
-            known = self._known_status(record)
-            if known is None:
-                self._update()
-        return known or self._known_status(record) or self._look([record])[0]
 
     def _refresh(self) -> None:
         pace = Pace()
