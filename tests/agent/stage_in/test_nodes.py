@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from building import a_plan
 from serried.agent.node_disk import shared_cache
-from serried.agent.stage_in import node_side
+from serried.agent.stage_in import head_side, node_side
 from serried.base import locks
 from serried.base.files import read_journal
 from serried.base.manifest import scan
@@ -106,3 +107,74 @@ def test_a_run_says_that_it_waits_for_another_that_copies_the_same(staged, tmp_p
     journal = read_journal(run.place.attempt(1).node_events(0))
     assert [event["run"] for event in journal if event["event"] == "staging-waits"] == ["k3f9q2/7"]
     assert run.output(0, 0) == "what ranks read"
+
+
+def test_a_node_that_does_not_see_the_data_is_named_and_no_rank_starts(start, tmp_path):
+    (tmp_path / "here").mkdir()
+    missing = tmp_path / 'the "other" $(one)'
+    run = start(f"touch {tmp_path}/started", nodes=2, data=Data(require=(str(tmp_path / "here"), str(missing))))
+
+    assert run.wait() == 70
+    assert run.ending[:3] == ("LAUNCH_FAILED", 70, "launch")
+    host, _, said = run.ending[3].partition(": ")
+    assert (bool(host), said) == (True, f"data: `{missing}` does not exist")
+    assert not (tmp_path / "started").exists()
+
+
+def test_nodes_that_come_later_are_not_waited_for_then(start, tmp_path, fake_script):
+    """As if it took nodes for ever to leave, which is not waited for where some have not come."""
+    usual = fake_script.words
+    late = tmp_path / "late"
+    late.write_text(
+        '#!/bin/sh\n[ "$FAKE_NODE" = 0 ] || until grep -q launch-failed "$SERRIED_RUN_DIR/attempts/1/events.jsonl"\n'
+        'do sleep 0.1; done\nexec "$@"\n'
+    )
+    late.chmod(0o755)
+    fake_script.words = lambda plan: (*usual(plan), str(late))
+    missing = Data(require=(str(tmp_path / "missing"),))
+    run = start("true", nodes=2, data=missing, seconds={"head.head.LEAVE_SECONDS": 1e9})
+
+    assert run.wait() == 70
+    assert [event["node"] for event in run.events("connected")] == [0]
+    assert [len(run.events(name)) for name in ("launch-failed", "ended")] == [1, 1]
+
+
+GB = 10**9
+
+
+@pytest.fixture
+def staging(monkeypatch):
+    """The head's end of three nodes that stage; `staging.noted` is what its journal gets."""
+    monkeypatch.setattr(head_side, "RECORD_SECONDS", 0.0)
+    monkeypatch.setattr(head_side, "LOG_SECONDS", 0.0)
+    work = SimpleNamespace(nodes=3, plan=a_plan(data=Data((Staged("/set", "set"),))))
+    noted: list[dict] = []
+    staging = head_side.StageInCoordinator(work, [], lambda _, **facts: noted.append(facts), print, lambda: None)
+    staging.noted = noted
+    return staging
+
+
+def far(node: int, size: int, rate: int) -> tuple[SimpleNamespace, dict]:
+    message = {"event": "staging", "bytes": size, "of": 12 * GB, "files": 1, "of_files": 2, "rate": rate, "left": 1}
+    message |= {"waits_for": None, "unpacks": False}
+    return SimpleNamespace(index=node), message
+
+
+def test_it_is_the_node_that_is_furthest_behind_and_has_not_all_yet(staging, capsys):
+    staging.on_message(*far(0, 6 * GB, 10**8))
+    staging.on_message(*far(1, 3 * GB, 5 * 10**7))
+    staging.on_message(*far(2, 9 * GB, 0))
+    staging.on_message(SimpleNamespace(index=1), {"event": "staged", "bytes": 12 * GB, "files": 2, "seconds": 1.0})
+    staging.on_message(*far(2, 5 * GB, 0))
+    assert [(one["bytes"], one["rate"], one["left"]) for one in staging.noted] == [
+        (6 * GB, 10**8, 60),
+        (3 * GB, 5 * 10**7, 180),
+        (3 * GB, 5 * 10**7, 180),
+        (5 * GB, 0, None),
+    ]
+    assert capsys.readouterr().err.splitlines() == [
+        "serried: staging 50 % of 12.0 GB at 100.0 MB/s, 1m00s left",
+        "serried: staging 25 % of 12.0 GB at 50.0 MB/s, 3m00s left",
+        "serried: staging 25 % of 12.0 GB at 50.0 MB/s, 3m00s left",
+        "serried: staging 41 % of 12.0 GB",
+    ]

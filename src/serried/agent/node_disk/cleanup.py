@@ -32,9 +32,9 @@ class StaleFolder(NamedTuple):
     """Why it is not deleted; empty if it may be."""
 
 
-def start(work: Attempt) -> None:
+def start(attempt: Attempt) -> None:
     """Start a process that deletes what dead jobs have left, if there may be any. It does not slow the ranks."""
-    if not any(has_any(room) for room in folder.rooms(work)):
+    if not any(has_any(room) for room in folder.rooms(attempt)):
         return
     import signal
 
@@ -47,51 +47,53 @@ def start(work: Attempt) -> None:
 
 def free() -> None:
     """Delete what dead jobs have left, now and in this process, because the disk is full."""
-    sweep(_work(), time.monotonic() + FREE_SECONDS)
+    sweep(_load_attempt(), time.monotonic() + FREE_SECONDS)
 
 
 def main(arguments: List[str]) -> int:
     """`tidy` beside an agent, `tidy JOURNAL [--dry-run] TOKEN` in a job of its own. The environment names the run."""
     with contextlib.suppress(OSError):
         os.nice(NICE)
-    work = _work()
-    set_umask(work)
+    attempt = _load_attempt()
+    set_umask(attempt)
     if not arguments:
-        sweep(work)
+        sweep(attempt)
         return 0
     journal, token = files.Journal(Path(arguments[0])), arguments[-1]
     journal.append({"token": token, "event": JournalEvent.BEGUN})
-    stale = sweep(work, dry=DRY in arguments, alone=True)
+    stale = sweep(attempt, dry=DRY in arguments, alone=True)
     journal.append({"token": token, "event": JournalEvent.ENDED, "found": [list(entry) for entry in stale]})
     return 0
 
 
-def _work() -> Attempt:
+def _load_attempt() -> Attempt:
     task: Optional[str] = os.environ.get(names.TASK)
     number = int(os.environ.get(names.ATTEMPT) or 0)
     return Attempt.load(run_directory(), int(task) if task else None, number)
 
 
-def clear(work: Attempt) -> None:
+def clear(attempt: Attempt) -> None:
     """The attempt has ended: delete what its agents have left here, for CLEAR_SECONDS."""
     until = time.monotonic() + CLEAR_SECONDS
-    for room in folder.rooms(work):
+    for room in folder.rooms(attempt):
         for path in locks.things(room / folder.JOBS):
-            if folder.is_of(path, work.process_tag):
+            if folder.is_of(path, attempt.process_tag):
                 _remove(room, path, until)
-        folder.empty_trash(room, until, lambda path: folder.is_of(path, work.process_tag))
-        _tidy_shared(room, work, until)
+        folder.empty_trash(room, until, lambda path: folder.is_of(path, attempt.process_tag))
+        _tidy_shared(room, attempt, until)
         folder.remove_empty_room(room)
 
 
-def sweep(work: Attempt, until: Optional[float] = None, *, dry: bool = False, alone: bool = False) -> List[StaleFolder]:
+def sweep(
+    attempt: Attempt, until: Optional[float] = None, *, dry: bool = False, alone: bool = False
+) -> List[StaleFolder]:
     """Delete what dead jobs have left, and return what was there. With `dry`, delete nothing.
 
     `alone`: no process of this job uses shared files on this node.
     """
-    judge = _Judge(work)
+    judge = _Judge(attempt)
     stale: List[StaleFolder] = []
-    for room in list(folder.rooms(work)):
+    for room in list(folder.rooms(attempt)):
         here = [StaleFolder(name, "") for name in _names(room / folder.TRASH)]
         for path in locks.things(room / folder.JOBS):
             here.append(StaleFolder(path.name, judge.why_kept(path)))
@@ -103,7 +105,7 @@ def sweep(work: Attempt, until: Optional[float] = None, *, dry: bool = False, al
                 paths = (room / name / entry.name for name in (folder.JOBS, folder.TRASH))
                 if not entry.stays and any(map(os.path.lexists, paths)):
                     here[number] = entry._replace(stays="some of its files could not be deleted")
-        shared = _tidy_shared(room, work, until, dry=dry, alone=alone)
+        shared = _tidy_shared(room, attempt, until, dry=dry, alone=alone)
         stale += [*here, *(StaleFolder(f"{path.parent.name}/{path.name}", "") for path in shared)]
         if not dry:
             folder.remove_empty_room(room)
@@ -111,16 +113,16 @@ def sweep(work: Attempt, until: Optional[float] = None, *, dry: bool = False, al
 
 
 def _tidy_shared(
-    room: Path, work: Attempt, until: Optional[float], *, dry: bool = False, alone: bool = True
+    room: Path, attempt: Attempt, until: Optional[float], *, dry: bool = False, alone: bool = True
 ) -> List[Path]:
     """The paths that were deleted, or with `dry` would be. A process that copies images or data tidies its kind."""
     images, data = room / folder.IMAGES, room / folder.DATA
     paths: List[Path] = []
-    if alone or not (work.plan.container and work.plan.container.local):
+    if alone or not (attempt.plan.container and attempt.plan.container.local):
         paths += shared_cache.tidy_images(images, dry=dry)
         folder.remove_empty(images)
-    if alone or not work.plan.staged_items:
-        paths += shared_cache.tidy_data(data, work.plan.site.data_cache_bytes, until, dry=dry)
+    if alone or not attempt.plan.staged_items:
+        paths += shared_cache.tidy_data(data, attempt.plan.site.data_cache_bytes, until, dry=dry)
         folder.remove_empty(data)
     return paths
 
@@ -153,9 +155,9 @@ def _remove(room: Path, path: Path, until: Optional[float]) -> None:
 class _Judge:
     """Decides whether a job may still want its folder. Queries the scheduler once for each job."""
 
-    def __init__(self, work: Attempt) -> None:
-        self._site = work.plan.site
-        self._job = folder.job(work)
+    def __init__(self, attempt: Attempt) -> None:
+        self._site = attempt.plan.site
+        self._job = folder.job(attempt)
         self._states: Dict[str, Optional[str]] = {}
 
     def why_kept(self, path: Path) -> str:

@@ -87,9 +87,9 @@ class Base(NamedTuple):
     """The site names it as a disk: data may be copied there."""
 
 
-def _bases(work: Attempt) -> List[Base]:
+def _bases(attempt: Attempt) -> List[Base]:
     """Best first: the disk of the job, the disk of the profile, and two that every node has."""
-    profile = "" if unset_variable(work) else os.path.expandvars(_local_disk(work))
+    profile = "" if unset_variable(attempt) else os.path.expandvars(_local_disk(attempt))
     candidates = [(os.environ.get("SLURM_TMPDIR", ""), True), (profile, True)]
     candidates += [(os.environ.get("TMPDIR", ""), False), (EVERYWHERE, False)]
     bases: List[Base] = []
@@ -99,23 +99,23 @@ def _bases(work: Attempt) -> List[Base]:
     return bases
 
 
-def unset_variable(work: Attempt) -> str:
+def unset_variable(attempt: Attempt) -> str:
     """Why the profile's disk cannot be used: a variable in its path is not set on this node. Empty if all are."""
-    variable = VARIABLE.search(os.path.expandvars(_local_disk(work)))
+    variable = VARIABLE.search(os.path.expandvars(_local_disk(attempt)))
     return f"`{variable.group()}` is not set there" if variable else ""
 
 
-def _local_disk(work: Attempt) -> str:
-    return str(work.plan.site.local_disk or "")
+def _local_disk(attempt: Attempt) -> str:
+    return str(attempt.plan.site.local_disk or "")
 
 
 def _room_name() -> str:
     return f"serried-{os.getuid()}"
 
 
-def rooms(work: Attempt) -> Iterator[Path]:
+def rooms(attempt: Attempt) -> Iterator[Path]:
     """The rooms of this user on this node, from this job or an earlier one."""
-    for base in _bases(work):
+    for base in _bases(attempt):
         room = base.path / _room_name()
         if files.is_ours_alone(room):
             yield room
@@ -138,11 +138,11 @@ def remove_empty_room(room: Path) -> None:
 class Folder:
     """Its name cannot be guessed, and no other process deletes it while this one lives."""
 
-    def __init__(self, work: Attempt, node: object) -> None:
-        name = f"{_prefix(work.process_tag)}{node}.{os.urandom(4).hex()}"
-        self.no_disk = unset_variable(work)
+    def __init__(self, attempt: Attempt, node: object) -> None:
+        name = f"{_prefix(attempt.process_tag)}{node}.{os.urandom(4).hex()}"
+        self.no_disk = unset_variable(attempt)
         """Why the profile's disk cannot be used; empty if it can, or if the profile names none."""
-        for base in _bases(work):
+        for base in _bases(attempt):
             self.has_disk = base.is_disk
             """The folder is on a disk that the site names: data may be copied there."""
             self.room: Optional[Path] = base.path / _room_name()
@@ -156,7 +156,7 @@ class Folder:
             self.path = Path(tempfile.mkdtemp(prefix=f"{_room_name()}-"))
             self.scratch.mkdir(mode=0o700)
         with contextlib.suppress(OSError):  # on a full disk: if this process is killed, the folder stays for a day
-            (self.path / OWNER).write_text(files.text_of(owner(work, node)), encoding="utf-8")
+            (self.path / OWNER).write_text(files.text_of(owner(attempt, node)), encoding="utf-8")
 
     @property
     def scratch(self) -> Path:
@@ -215,17 +215,17 @@ class Folder:
             remove_empty_room(self.room)
 
 
-def owner(work: Attempt, node: object) -> Dict[str, Any]:
+def owner(attempt: Attempt, node: object) -> Dict[str, Any]:
     """The facts by which a later job on this node can tell whether the folder's job is alive."""
     return {
-        "run": work.plan.run,
-        "task": work.task,
-        "attempt": work.number,
+        "run": attempt.plan.run,
+        "task": attempt.task,
+        "attempt": attempt.number,
         "node": node,
-        "cluster": work.plan.site.name,
-        "scheduler": work.plan.site.scheduler,
-        "job": job(work),
-        "is_queued": bool(work.plan.site.dialect.state_query),
+        "cluster": attempt.plan.site.name,
+        "scheduler": attempt.plan.site.scheduler,
+        "job": job(attempt),
+        "is_queued": bool(attempt.plan.site.dialect.state_query),
         "host": os.uname().nodename,
         "boot": boot(),
         "pid": os.getpid(),
@@ -233,12 +233,12 @@ def owner(work: Attempt, node: object) -> Dict[str, Any]:
     }
 
 
-def job(work: Attempt) -> str:
+def job(attempt: Attempt) -> str:
     """The scheduler's id of the job: from the claim, else from the scheduler's variables, else empty."""
-    claim = (files.read_json(work.directory.attempt(work.number).claim) or {}).get("job")
+    claim = (files.read_json(attempt.directory.attempt(attempt.number).claim) or {}).get("job")
     if claim:
-        return work.job_of(str(claim))
-    return next(filter(None, map(os.environ.get, (*work.plan.site.dialect.job_variables[:1], names.JOB))), "")
+        return attempt.job_of(str(claim))
+    return next(filter(None, map(os.environ.get, (*attempt.plan.site.dialect.job_variables[:1], names.JOB))), "")
 
 
 def boot() -> str:

@@ -27,13 +27,13 @@ class StageInCoordinator:
 
     def __init__(
         self,
-        work: Attempt,
+        attempt: Attempt,
         nodes: NodeRegistry,
         log_event: Callable[..., None],
         fail: Callable[[str, Reason], None],
         go: Callable[[], None],
     ) -> None:
-        self._work, self._nodes = work, nodes
+        self._attempt, self._nodes = attempt, nodes
         self._log_event, self._fail, self._go = log_event, fail, go
         self._is_open = self._has_begun = False
         self._ports: Dict[int, int] = {}
@@ -44,7 +44,7 @@ class StageInCoordinator:
     def begin(self) -> None:
         """All nodes are connected."""
         self._is_open = True
-        if not self._work.plan.staged_items:
+        if not self._attempt.plan.staged_items:
             self._go()
         else:
             self._began_at = self._logged_at = time.monotonic()
@@ -61,7 +61,7 @@ class StageInCoordinator:
             self._record_progress()
         elif event == ToHead.STAGED:
             self._staged[member.index] = message
-            if len(self._staged) == self._work.nodes:
+            if len(self._staged) == self._attempt.nodes:
                 totals = {name: max(int(state[name]) for state in self._staged.values()) for name in ("bytes", "files")}
                 seconds = round(time.monotonic() - self._began_at, 2)
                 self._log_event(JournalEvent.STAGED, **totals, seconds=seconds)
@@ -74,7 +74,7 @@ class StageInCoordinator:
 
     def _start_nodes(self) -> None:
         """Once all nodes are connected and serve."""
-        if not self._is_open or len(self._ports) < self._work.nodes or self._has_begun:
+        if not self._is_open or len(self._ports) < self._attempt.nodes or self._has_begun:
             return
         self._has_begun = True
         self._log_event(JournalEvent.STAGING, bytes=0, of=0, files=0, of_files=0, rate=0, left=None)

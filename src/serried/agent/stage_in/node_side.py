@@ -51,9 +51,9 @@ class StageIn:
     """`log_event` writes to the node's journal, `send` sends to the head."""
 
     def __init__(
-        self, loop: Loop, work: Attempt, folder: Folder, log_event: Callable[..., None], send: Callable[..., None]
+        self, loop: Loop, attempt: Attempt, folder: Folder, log_event: Callable[..., None], send: Callable[..., None]
     ) -> None:
-        self._loop, self._work, self._folder = loop, work, folder
+        self._loop, self._attempt, self._folder = loop, attempt, folder
         self._log_event, self._send = log_event, send
         self._process: Optional[HelperProcess] = None
         self._is_resolved = False
@@ -63,10 +63,10 @@ class StageIn:
     def prepare(self, index: int, key: bytes, address: str, head: str) -> None:
         """Start the process, if the plan stages data. `address` is this node's on the network of `head`."""
         self._head = head
-        data, site = self._work.plan.data, self._work.plan.site
+        data, site = self._attempt.plan.data, self._attempt.plan.site
         if not (data and data.stage):
             return
-        serves = self._work.nodes > 1 and site.data_transfer == "chain" and self._folder.has_disk
+        serves = self._attempt.nodes > 1 and site.data_transfer == "chain" and self._folder.has_disk
         self._process = HelperProcess(self._loop, "stage-in", [], self._on_worker_message)
         self._process.send(
             {
@@ -78,8 +78,8 @@ class StageIn:
                 "hashed": data.verify == "hashes",
                 "limit": site.data_cache_bytes,
                 "key": key.hex(),
-                "mark": self._work.process_tag,
-                "run": self._work.name,
+                "mark": self._attempt.process_tag,
+                "run": self._attempt.name,
                 "node": index,
                 "serves": serving_interface(address, head) if serves else None,
             }
@@ -92,7 +92,7 @@ class StageIn:
     @property
     def variables(self) -> Dict[str, str]:
         """For ranks, by placeholder."""
-        return {"data": str(self._view)} if self._work.plan.staged_items else {}
+        return {"data": str(self._view)} if self._attempt.plan.staged_items else {}
 
     def on_message(self, message: Message) -> None:
         """ToNode.STAGE, with the node before this one, or ToNode.START_RANKS."""
@@ -125,7 +125,7 @@ class StageIn:
         elif say == FromStageIn.PROGRESS:
             now = time.monotonic()
             if now >= self._next_report:
-                self._next_report = now + self._work.nodes / REPORTS_PER_SECOND
+                self._next_report = now + self._attempt.nodes / REPORTS_PER_SECOND
                 self._send(ToHead.STAGING, **message)
         else:
             self._is_resolved = True
@@ -162,10 +162,10 @@ def serving_interface(own: str, head: str) -> str:
 
 
 class StandaloneStageIn:
-    def __init__(self, work: Attempt, folder: Folder) -> None:
-        self._work = work.resized(nodes=1, ranks=work.ranks)
+    def __init__(self, attempt: Attempt, folder: Folder) -> None:
+        self._attempt = attempt.resized(nodes=1, ranks=attempt.ranks)
         self._loop = Loop()
-        self._stage_in = StageIn(self._loop, self._work, folder, lambda *_, **__: None, self._on_event)
+        self._stage_in = StageIn(self._loop, self._attempt, folder, lambda *_, **__: None, self._on_event)
         self._printed_at = time.monotonic()
         self.problem = ""
         """Why the data cannot be staged."""
@@ -174,7 +174,7 @@ class StandaloneStageIn:
 
     def stage(self) -> Dict[str, str]:
         """Stage the data, and return the variables of its path. Handles END_SIGNALS meanwhile."""
-        if not self._work.plan.staged_items:
+        if not self._attempt.plan.staged_items:
             return {}
 
         def end(number: int) -> None:
@@ -205,10 +205,10 @@ class StandaloneStageIn:
             print(f"serried: staging {progress(facts)}", file=sys.stderr)
 
 
-def running_attempt_variables(work: Attempt) -> Dict[str, str]:
+def running_attempt_variables(attempt: Attempt) -> Dict[str, str]:
     """The variables of a shell that joins an attempt on this node."""
-    for room in rooms(work):
+    for room in rooms(attempt):
         for path in locks.things(room / JOBS):
-            if is_of(path, work.process_tag) and (path / VIEW).is_dir():
+            if is_of(path, attempt.process_tag) and (path / VIEW).is_dir():
                 return {"SERRIED_DATA_DIR": str(path / VIEW)}
     return {}

@@ -40,9 +40,9 @@ Callback = Callable[[Dict[str, Any]], None]
 
 
 class StageOut:
-    def __init__(self, loop: Loop, work: Attempt, node: int, folder: Folder, log_event: Callable[..., None]) -> None:
+    def __init__(self, loop: Loop, attempt: Attempt, node: int, folder: Folder, log_event: Callable[..., None]) -> None:
         self._loop = loop
-        self._work = work
+        self._attempt = attempt
         self._node = node
         self._folder = folder
         self._log_event = log_event
@@ -57,13 +57,13 @@ class StageOut:
         self._progress = (0, 0.0)
         """The number of copied bytes, and since when it has not changed."""
         self._watch: Optional[Timer] = None
-        patterns = work.plan.watch_patterns
+        patterns = attempt.plan.watch_patterns
         watched = [pattern for pattern in patterns if folder.has_disk or not pattern.startswith(IN_CHECKPOINTS)]
-        self._has_results = bool(work.plan.result_patterns) and folder.has_disk
+        self._has_results = bool(attempt.plan.result_patterns) and folder.has_disk
         self._has_checkpoints = any(pattern.startswith(IN_CHECKPOINTS) for pattern in watched)
         self._is_local = self._has_results or any(pattern[0] in "{$" for pattern in watched)
         """Some of the files exist only on this node."""
-        self._waits_for_others = work.nodes > 1 and node == 0 and any(pattern[0] not in "{$" for pattern in watched)
+        self._waits_for_others = attempt.nodes > 1 and node == 0 and any(pattern[0] not in "{$" for pattern in watched)
         """Ranks of other nodes may still write to folders that this node watches."""
         self._were_ended = False
         """Ranks were ended on some node, perhaps while they wrote a file."""
@@ -120,7 +120,7 @@ class StageOut:
         self.set_urgent()
         self._loop.after(grace + KILLED_SECONDS, self._stop_waiting)
         if reason == Reason.CANCEL:
-            kill_wait = self._work.plan.site.kill_wait_seconds
+            kill_wait = self._attempt.plan.site.kill_wait_seconds
             self.limit(kill_wait - min(RESERVE_SECONDS, kill_wait / 5))
 
     def on_head_lost(self, grace: float) -> None:
@@ -179,7 +179,7 @@ class StageOut:
     def _finish_message(self) -> Message:
         seconds = None
         if self._ends_at is not None:
-            late = min(LATE_SECONDS, self._work.plan.site.kill_wait_seconds / 10)
+            late = min(LATE_SECONDS, self._attempt.plan.site.kill_wait_seconds / 10)
             seconds = max(0.0, self._ends_at - late - time.monotonic())
         trusted = {"trusted": self._trusted, "all_trusted": self._trusted and not self._were_ended}
         return {"do": ToHelper.FINISH, **trusted, "seconds": seconds}
@@ -230,7 +230,7 @@ class StageOut:
         self._resolve({"missing": [{"kind": kind, "names": [], "problem": problem} for kind in self._kinds()]})
 
     def _kinds(self) -> List[str]:
-        return [CHECKPOINTS] * bool(self._work.plan.checkpoint) + [RESULTS] * self._has_results
+        return [CHECKPOINTS] * bool(self._attempt.plan.checkpoint) + [RESULTS] * self._has_results
 
     def _resolve(self, facts_received: Message) -> None:
         """Report the missing outputs once. The node's folder stays only if there are any."""

@@ -138,14 +138,14 @@ class LedgerEntry(NamedTuple):
 
 
 class StageOutLedger:
-    def __init__(self, work: Attempt, node: int) -> None:
-        self._mode = work.file_mode
-        self._path = work.directory.attempt(work.number).copies(node)
-        files.make_directory(self._path.parent, work.directory_mode)
+    def __init__(self, attempt: Attempt, node: int) -> None:
+        self._mode = attempt.file_mode
+        self._path = attempt.directory.attempt(attempt.number).copies(node)
+        files.make_directory(self._path.parent, attempt.directory_mode)
         self._entries: Dict[str, LedgerEntry] = {}
         recorded = LedgerEntry._fields[:-1]
-        for number in (number for number in files.numbers(work.directory.attempts) if number <= work.number):
-            for facts in files.read_journal(work.directory.attempt(number).copies(node)):
+        for number in (number for number in files.numbers(attempt.directory.attempts) if number <= attempt.number):
+            for facts in files.read_journal(attempt.directory.attempt(number).copies(node)):
                 key = f"{facts.get('kind')}/{facts.get('name')}"
                 if facts.get("gone"):
                     self._entries.pop(key, None)
@@ -223,16 +223,16 @@ class TargetFilesystem:
 
 
 class Publisher:
-    def __init__(self, work: Attempt, node: int, throttle: Throttle) -> None:
-        self.work = work
+    def __init__(self, attempt: Attempt, node: int, throttle: Throttle) -> None:
+        self.attempt = attempt
         self._node = node
         self.throttle = throttle
-        self._ledger = StageOutLedger(work, node)
+        self._ledger = StageOutLedger(attempt, node)
         self._filesystem = TargetFilesystem()
         self._published: Set[Tuple[str, str, int, int]] = set()
         self._directories: Set[Tuple[Path, str]] = set()
-        self._roots = {RESULTS: work.directory.results, CHECKPOINTS: work.directory.checkpoints}
-        self._temporary = work.directory.attempt(work.number).node(node) / "bringing"
+        self._roots = {RESULTS: attempt.directory.results, CHECKPOINTS: attempt.directory.checkpoints}
+        self._temporary = attempt.directory.attempt(attempt.number).node(node) / "bringing"
         """Unfinished copies are here, in the run directory, so that a rename publishes them."""
         tree.remove(self._temporary)
 
@@ -253,13 +253,13 @@ class Publisher:
     @property
     def has_checkpoints(self) -> bool:
         """Has this attempt published any?"""
-        return any(entry.attempt == self.work.number for entry in self._checkpoint_entries())
+        return any(entry.attempt == self.attempt.number for entry in self._checkpoint_entries())
 
     def publish(self, kind: str, artifact: Artifact, urgent_before: Optional[int] = None) -> None:
         """Raises OSError, and the exceptions of `Throttle.advance`."""
         self._make_directory(self._temporary, "")
         if artifact.kind == "folder" and not artifact.files:
-            copy.make_directories(self._roots[kind], artifact.name, self.work.directory_mode)
+            copy.make_directories(self._roots[kind], artifact.name, self.attempt.directory_mode)
         elif artifact.kind == "folder":
             self._publish_folder(kind, artifact, urgent_before)
         elif not (APPEND_ONLY in artifact.path.rpartition("/")[2] and self._append(kind, artifact)):
@@ -301,7 +301,7 @@ class Publisher:
                 raise ChangedError(errno.EAGAIN, "it changed before the copy")
             size, held = before.st_size, copy.held_bytes(before)
             self._filesystem.check_space(target.parent, held)
-            mode = self.work.file_mode
+            mode = self.attempt.file_mode
             if before.st_mode & stat.S_IXUSR:
                 mode |= (mode & 0o444) >> 2
             with _opened(str(target), os.O_RDWR | os.O_CREAT | os.O_EXCL, mode) as written:
@@ -326,14 +326,14 @@ class Publisher:
         root = self._roots[kind]
         entry = self._ledger.get(kind, artifact.name)
         if entry and not entry.is_folder and entry.is_unchanged_in(root):
-            if kind == CHECKPOINTS or entry.attempt == self.work.number:
+            if kind == CHECKPOINTS or entry.attempt == self.attempt.number:
                 self._record(kind, artifact, entry.at, stamp, before=entry.stamp)
                 path.replace(root / entry.at)
                 return
             self._keep_earlier(root, entry, path)
         own = f"node-{self._node}"
         # The second name if another node owns the first, the third if somebody has changed this node's copy.
-        for at in (artifact.name, f"{own}/{artifact.name}", f"{own}/attempt-{self.work.number}/{artifact.name}"):
+        for at in (artifact.name, f"{own}/{artifact.name}", f"{own}/attempt-{self.attempt.number}/{artifact.name}"):
             try:
                 self._make_directory(root, at.rpartition("/")[0])
                 self._record(kind, artifact, at, stamp)
@@ -355,7 +355,7 @@ class Publisher:
             earlier.unlink()
             return
         kept = f"attempt-{entry.attempt}/{entry.at}"
-        copy.make_directories(root, kept.rpartition("/")[0], self.work.directory_mode)
+        copy.make_directories(root, kept.rpartition("/")[0], self.attempt.directory_mode)
         with contextlib.suppress(FileExistsError):
             copy.publish_exclusive(earlier, root / kept)
             earlier.unlink(missing_ok=True)
@@ -363,7 +363,7 @@ class Publisher:
     def _append(self, kind: str, artifact: Artifact) -> bool:
         """Append what this attempt's copy lacks. Returns False if the copy is not the beginning of the file."""
         entry = self._ledger.get(kind, artifact.name)
-        if entry is None or entry.attempt != self.work.number:
+        if entry is None or entry.attempt != self.attempt.number:
             return False
         target = self._roots[kind] / entry.at
         begin = _common_prefix(artifact.source, target)
@@ -394,14 +394,14 @@ class Publisher:
                 stamps = []
                 for part in parts:
                     below = part.path[above:]
-                    copy.make_directories(path, below.rpartition("/")[0], self.work.directory_mode)
+                    copy.make_directories(path, below.rpartition("/")[0], self.attempt.directory_mode)
                     stamp = self._link_existing(kind, part, path / below)
                     stamps.append(stamp or self._copy(part, path / below, urgent_before))
                 for part, stamp in zip(parts, stamps):  # noqa: B905 - `strict` is 3.10's
                     previous = self._ledger.get(kind, part.name)
                     self._record(kind, part, part.name, stamp, before=previous.stamp if previous else 0)
                 self._record(kind, artifact, artifact.name, max(stamps), is_folder=True)
-                copy.make_directories(root, artifact.name.rpartition("/")[0], self.work.directory_mode)
+                copy.make_directories(root, artifact.name.rpartition("/")[0], self.attempt.directory_mode)
                 try:
                     (copy.publish_exclusive if is_new else copy.exchange)(path, root / artifact.name)
                 except FileExistsError:  # another node was faster
@@ -430,7 +430,7 @@ class Publisher:
         """Rename the folder first if all its files are this node's: half a checkpoint must not look like a whole."""
         entries = self._own_entries(folder.name)
         if self._owns_all(root, folder.name):
-            files.make_directory(self._temporary, self.work.directory_mode)
+            files.make_directory(self._temporary, self.attempt.directory_mode)
             with copy.temporary_path(self._temporary) as path:
                 (root / folder.at).rename(path)
         else:
@@ -442,15 +442,16 @@ class Publisher:
     def _make_directory(self, root: Path, folder: str) -> None:
         """Check each folder once: the check would take longer than a small file."""
         if (root, folder) not in self._directories:
-            copy.make_directories(root, folder, self.work.directory_mode)
+            copy.make_directories(root, folder, self.attempt.directory_mode)
             self._directories.add((root, folder))
 
     def _record(
         self, kind: str, artifact: Artifact, at: str, stamp: int, *, before: int = 0, is_folder: bool = False
     ) -> None:
         name, size, changed, pattern = artifact.name, artifact.size, artifact.mtime_ns, artifact.pattern
-        attempt = self.work.number
-        self._ledger.record(LedgerEntry(kind, name, at, size, changed, stamp, before, is_folder, pattern, attempt))
+        self._ledger.record(
+            LedgerEntry(kind, name, at, size, changed, stamp, before, is_folder, pattern, self.attempt.number)
+        )
 
     def _checkpoint_entries(self) -> Iterator[LedgerEntry]:
         """Without the logs beside checkpoints."""

@@ -66,11 +66,11 @@ class WatchRoot(NamedTuple):
     """Files that are not newer existed before the run; nanoseconds since the epoch."""
 
 
-def watch_roots(work: Attempt, node: int, local: Optional[Path], scratch: Path) -> List[WatchRoot]:
+def watch_roots(attempt: Attempt, node: int, local: Optional[Path], scratch: Path) -> List[WatchRoot]:
     """The folders on this node's disk. The first node also watches the working directory, which all nodes share."""
     roots = []
-    began_ns = checkpoints.changed(work.directory.attempt(1).claim)
-    for pattern in work.plan.watch_patterns:
+    began_ns = checkpoints.changed(attempt.directory.attempt(1).claim)
+    for pattern in attempt.plan.watch_patterns:
         prefix = next((prefix for prefix in checkpoints.IN_SCRATCH if pattern.startswith(prefix)), "")
         if pattern.startswith(checkpoints.IN_CHECKPOINTS):
             if local:  # without a disk, ranks write to the run directory
@@ -79,7 +79,7 @@ def watch_roots(work: Attempt, node: int, local: Optional[Path], scratch: Path) 
         elif prefix:
             roots.append(WatchRoot(str(scratch), pattern[len(prefix) :], pattern))
         elif node == 0:
-            roots.append(WatchRoot(str(work.workdir), pattern, pattern, work.nodes > 1, began_ns))
+            roots.append(WatchRoot(str(attempt.workdir), pattern, pattern, attempt.nodes > 1, began_ns))
     return roots
 
 
@@ -87,7 +87,7 @@ class SyncLoop:
     def __init__(
         self, publisher: Publisher, roots: Sequence[WatchRoot], results: str, report: Callable[[str], None]
     ) -> None:
-        plan = publisher.work.plan
+        plan = publisher.attempt.plan
         self._roots = roots
         sync = plan.checkpoint or Sync(keep=1)
         self._keep, self._keep_local = sync.keep, sync.keep_local
@@ -412,16 +412,16 @@ class AgentRequests:
 
 class StageOutWorker:
     def __init__(
-        self, work: Attempt, node: int, local: Optional[Path], scratch: Path, agent: helper_process.AgentConnection
+        self, attempt: Attempt, node: int, local: Optional[Path], scratch: Path, agent: helper_process.AgentConnection
     ) -> None:
-        sync, data = work.plan.checkpoint or Sync(), work.plan.data or Data()
+        sync, data = attempt.plan.checkpoint or Sync(), attempt.plan.data or Data()
         self._agent = agent
         self._sync_every = float(sync.sync_every_seconds)
         self._results_every = float(data.results_every_seconds)
         self._throttle = publish.Throttle(sync.bandwidth)
         results = str(local / RESULTS) if local and data.results else ""
-        self._roots = watch_roots(work, node, local, scratch)
-        self._sync_loop = SyncLoop(Publisher(work, node, self._throttle), self._roots, results, self._report)
+        self._roots = watch_roots(attempt, node, local, scratch)
+        self._sync_loop = SyncLoop(Publisher(attempt, node, self._throttle), self._roots, results, self._report)
         self._requests = AgentRequests(agent, self._throttle)
 
     def run(self) -> None:
@@ -472,10 +472,10 @@ def main(arguments: List[str]) -> int:
     agent = helper_process.AgentConnection()
     publish.prioritise(publish.IDLE)
     task = os.environ.get(names.TASK)
-    work = Attempt.load(run_directory(), int(task) if task else None, int(os.environ[names.ATTEMPT]))
-    set_umask(work)
+    attempt = Attempt.load(run_directory(), int(task) if task else None, int(os.environ[names.ATTEMPT]))
+    set_umask(attempt)
     local = Path(arguments[1]) if arguments[1] else None
-    StageOutWorker(work, int(arguments[0]), local, Path(arguments[2]), agent).run()
+    StageOutWorker(attempt, int(arguments[0]), local, Path(arguments[2]), agent).run()
     return 0
 
 
@@ -488,14 +488,14 @@ def fetch(arguments: List[str]) -> int:
     `serried fetch` reads the outcome from the journal.
     """
     task, number, node, folder, token = arguments
-    work = Attempt.load(run_directory(), None if task == "-" else int(task), int(number))
-    set_umask(work)
-    attempt = work.directory.attempt(work.number)
-    files.make_directory(attempt.node(int(node)), work.directory_mode)
-    journal = files.Journal(attempt.fetched(int(node)), work.file_mode)
+    attempt = Attempt.load(run_directory(), None if task == "-" else int(task), int(number))
+    set_umask(attempt)
+    directory = attempt.directory.attempt(attempt.number)
+    files.make_directory(directory.node(int(node)), attempt.directory_mode)
+    journal = files.Journal(directory.fetched(int(node)), attempt.file_mode)
     journal.append({"token": token, "event": JournalEvent.BEGUN, "host": os.uname().nodename, "t": time.time()})
     try:
-        outcome = _recover(work, int(node), Path(folder))
+        outcome = _recover(attempt, int(node), Path(folder))
     except BlockingIOError:
         outcome = {"problem": "another command is fetching it"}
     except OSError as error:
@@ -504,16 +504,16 @@ def fetch(arguments: List[str]) -> int:
     return 0
 
 
-def _recover(work: Attempt, node: int, folder: Path) -> Dict[str, Any]:
+def _recover(attempt: Attempt, node: int, folder: Path) -> Dict[str, Any]:
     if not folder.is_dir():
         return {"problem": "it no longer exists", "is_gone": True}
     held = locks.hold(folder, locks.ALONE | locks.AT_ONCE)
     try:
         problems: List[str] = []
         results = str(folder / RESULTS) if (folder / RESULTS).is_dir() else ""
-        roots = watch_roots(work, node, folder, folder / SCRATCH)
-        sync_loop = SyncLoop(Publisher(work, node, publish.Throttle()), roots, results, problems.append)
-        exited = [_ranks_exited_by_themselves(work, number) for number in range(work.nodes)]
+        roots = watch_roots(attempt, node, folder, folder / SCRATCH)
+        sync_loop = SyncLoop(Publisher(attempt, node, publish.Throttle()), roots, results, problems.append)
+        exited = [_ranks_exited_by_themselves(attempt, number) for number in range(attempt.nodes)]
         summary = sync_loop.finish(trusted=exited[node], all_trusted=all(exited))
         missing, torn = summary["missing"], summary["torn"]
         problem: Optional[str] = missing[0]["problem"] if missing else next(iter(problems), None)
@@ -530,9 +530,9 @@ def _recover(work: Attempt, node: int, folder: Path) -> Dict[str, Any]:
         os.close(held)
 
 
-def _ranks_exited_by_themselves(work: Attempt, node: int) -> bool:
+def _ranks_exited_by_themselves(attempt: Attempt, node: int) -> bool:
     """Whether all ranks of the node are known to have exited by themselves, so that no file was cut off."""
-    events = files.read_journal(work.directory.attempt(work.number).node_events(node))
+    events = files.read_journal(attempt.directory.attempt(attempt.number).node_events(node))
     exits = [Exit.from_json(event) for event in events if event["event"] == JournalEvent.RANK_EXIT]
     started = {event["rank"] for event in events if event["event"] == JournalEvent.STARTED}
     all_ended_well = all(exit_.exit_code in (0, names.EXIT_SAVED) for exit_ in exits)
