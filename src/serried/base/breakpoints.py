@@ -25,13 +25,23 @@ _interrupt_key = b"\x03"
 
 
 def enter(*, header: Optional[str] = None, **others: Any) -> None:
-    """Open the debugger in the caller, or print what to do instead."""
+    """Open the debugger in the caller, or print once for each place what to do instead."""
     global _debugger  # noqa: PLW0603 - one debugger keeps its breakpoints
     frame = sys._getframe().f_back  # noqa: SLF001 - as `pdb` does
     reason = _obstacle(os.environ)
     if reason:
         place = (frame.f_code.co_filename, frame.f_lineno) if frame else ("?", 0)
-        _advise(place, reason)
+        if place in _advised or sys.stderr is None:
+            return
+        _advised.add(place)
+        with contextlib.suppress(OSError, ValueError):
+            print(
+                f"serried: breakpoint() at {place[0]}:{place[1]} is skipped: {reason}\n"
+                "serried: hint: `serried run --ranks 1` in a terminal opens the debugger here\n"
+                "serried: hint: `serried stacks` prints where ranks are; debugpy can attach to each",
+                file=sys.stderr,
+                flush=True,
+            )
         return
     _debugger = _debugger or TerminalDebugger()
     if header is not None:
@@ -51,21 +61,6 @@ def _obstacle(environ: "os._Environ[str]") -> str:
         return "" if os.isatty(0) else "this run has no terminal"
     except OSError:
         return "this run has no terminal"
-
-
-def _advise(place: Tuple[str, int], reason: str) -> None:
-    """Print once for each place why it is skipped."""
-    if place in _advised or sys.stderr is None:
-        return
-    _advised.add(place)
-    with contextlib.suppress(OSError, ValueError):
-        print(
-            f"serried: breakpoint() at {place[0]}:{place[1]} is skipped: {reason}\n"
-            "serried: hint: `serried run --ranks 1` in a terminal opens the debugger here\n"
-            "serried: hint: `serried stacks` prints where ranks are; debugpy can attach to each",
-            file=sys.stderr,
-            flush=True,
-        )
 
 
 class TerminalDebugger(pdb.Pdb):

@@ -211,20 +211,14 @@ def limited_group(machine: int, membership: str = "/proc/self/cgroup", root: Pat
     """
     lowest: Optional[LimitedGroup] = None
     for version, path in _memory_groups(text_of(Path(membership))):
-        for inner in _ancestors(path):
+        # `a/b`, `a` and the empty path of `/a/b`. Paths that lead out of a container's view begin with `..`.
+        names = posixpath.normpath(f"/{path}").strip("/").split("/")
+        for length in range(len(names), -1, -1):
+            inner = "/".join(names[:length])
             group = _limit_of_version_1(root, inner) if version == 1 else _limit_of_version_2(root / inner)
             if group and group.limit < machine and (lowest is None or group.limit <= lowest.limit):
                 lowest = group
     return lowest
-
-
-def _ancestors(path: str) -> Iterator[str]:
-    """`a/b`, `a` and the empty path of `/a/b`. Paths that lead out of a container's view begin with `..`."""
-    inner = posixpath.normpath(f"/{path}").strip("/")
-    while inner:
-        yield inner
-        inner = posixpath.dirname(inner)
-    yield ""
 
 
 def _limit_of_version_1(root: Path, inner: str) -> Optional[LimitedGroup]:

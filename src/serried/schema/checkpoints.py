@@ -175,7 +175,11 @@ def torn(root: Path, watch: Sequence[str] = ()) -> List[Path]:
     if not is_of_train(root):
         entries = ordered(root, watch)
         later = entries[: entries.index(usable)] if usable in entries else entries
-        return [path for path in reversed(later) if not (path.is_dir() and has_logs_alone(path))]
+        return [
+            path
+            for path in reversed(later)
+            if not (path.is_dir() and all(is_no_checkpoint(name) for _, name in inside(path)))
+        ]
     least = step_of(usable.name) if usable is not None else None
     begun = [name for name in _names(root) if re.fullmatch(_OURS, name) and not name.endswith(SET_ASIDE)]
     steps_begun = sorted((step_of(name.partition(".")[0]) or 0, root / name) for name in begun)
@@ -196,7 +200,8 @@ def ordered(root: Path, watch: Sequence[str] = ()) -> List[Path]:
     series: Dict[str, List[Path]] = {}
     for path in entries:
         if not re.match(LAST, path.name):
-            series.setdefault(series_of(_relative(root, path)), []).append(path)
+            # The series of `epoch=3-step=400.ckpt` is `epoch=#-step=#.ckpt`.
+            series.setdefault(_NUMBER.sub("#", _relative(root, path)), []).append(path)
     ages = {path: changed_within(path) for path in entries}
     ranks: Dict[Path, Tuple[Any, ...]] = {}
     for name, members in series.items():
@@ -369,11 +374,6 @@ def _counters(name: str) -> Dict[str, int]:
     return {"epoch" if word.lower() == "epoch" else "step": int(number) for word, number in counters}
 
 
-def series_of(relative: str) -> str:
-    """The series of `epoch=3-step=400.ckpt` is `epoch=#-step=#.ckpt`."""
-    return _NUMBER.sub("#", relative)
-
-
 def _is_any(names: Iterable[str], patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
@@ -400,10 +400,6 @@ def is_no_checkpoint(name: str, watch: Sequence[str] = ()) -> bool:
     """
     meant = [last for last in (pattern.rpartition("/")[2] for pattern in watch) if is_never(last)]
     return is_log(name) or (is_never(name) and not any(fnmatchcase(name, last) for last in meant))
-
-
-def has_logs_alone(folder: Path) -> bool:
-    return all(is_no_checkpoint(name) for _, name in inside(folder))
 
 
 def _is_complete_folder(path: Path) -> bool:

@@ -31,15 +31,16 @@ def fingerprint(settings: Mapping[str, Any]) -> str:
 
     A path is a `pathlib` path, or text that begins with `/`, `~/`, `./` or `../`.
     """
-    without_paths = {name: value for name, value in settings.items() if not _is_path(value)}
+    begins = ("/", "~/", "./", "../")
+    without_paths = {
+        name: value
+        for name, value in settings.items()
+        if not (isinstance(value, PurePath) or (isinstance(value, str) and value.startswith(begins)))
+    }
     text = json.dumps(without_paths, sort_keys=True, default=str)
     import hashlib
 
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _is_path(value: Any) -> bool:
-    return isinstance(value, PurePath) or (isinstance(value, str) and value.startswith(("/", "~/", "./", "../")))
 
 
 SETTING = r"config\.[^{}\s:?]+"

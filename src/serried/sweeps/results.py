@@ -222,27 +222,23 @@ def _trials(status: RunStatus, sweep: Sweep) -> Iterable[TrialResult]:
         verdict = (status.tasks or {}).get(number, status.verdict)
         place = record.where.task(number)
         end = read_exit(place.exit) or {}
+        try:
+            parameters = record.parameters_of(number)
+        except RecordUnreadable:
+            if record.where.path.is_dir():
+                raise
+            parameters = {}  # the run directory was deleted
         was_pruned = verdict.state == names.COMPLETED and end.get("cause") == Reason.PRUNED
         yield TrialResult(
             number,
             record.id,
-            _parameters(record, number),
+            parameters,
             PRUNED if was_pruned else verdict.state,
             _value(place, sweep) if sweep.metric else None,
             end.get("seconds"),
             verdict.has_failed,
             "" if verdict.state == names.COMPLETED and not was_pruned else end.get("message") or verdict.message,
         )
-
-
-def _parameters(record: Record, number: int) -> Trial:
-    """Empty if the run directory was deleted."""
-    try:
-        return record.parameters_of(number)
-    except RecordUnreadable:
-        if record.where.path.is_dir():
-            raise
-        return {}
 
 
 def _value(place: TaskDirectory, sweep: Sweep) -> float | None:

@@ -220,7 +220,20 @@ class Local:
     def cancel(self, ids: Sequence[str]) -> None:
         for job in ids:
             number, _, task = job.partition("_")
-            _cancel(JobFolder(jobs.root(), number), task or WHOLE)
+            folder, key = JobFolder(jobs.root(), number), task or WHOLE
+            about = folder.about
+            if about is None:
+                continue
+            (folder.path / jobs.cancel_name(key)).touch(mode=PRIVATE_FILE)
+            supervisor = Process(**about["supervisor"])
+            if supervisor.is_alive:
+                if about["hears_signals"]:
+                    supervisor.send(signal.SIGUSR1)
+                continue
+            for own, standing in folder.standings().items():
+                child = standing.child if WHOLE in (own, key) or own == key else None
+                if child is not None and child.is_alive:
+                    jobs.signal_all(child.pid, folder.mark(own), signal.SIGTERM)
 
     def release(self, ids: Sequence[str]) -> None:
         """Nothing is held: no array is too large for this queue."""
@@ -262,20 +275,3 @@ def _await_id(pid: int, log: Path) -> str:
             raise SubmissionRefused(f"this machine cannot run the job: {problem}", details="\n".join(details) or None)
         time.sleep(0.005)
     raise SubmissionUncertain("the job's supervisor does not answer; the job may still start", details=printed or None)
-
-
-def _cancel(folder: JobFolder, key: str) -> None:
-    about = folder.about
-    if about is None:
-        return
-    (folder.path / jobs.cancel_name(key)).touch(mode=PRIVATE_FILE)
-    supervisor = Process(**about["supervisor"])
-    if supervisor.is_alive:
-        if about["hears_signals"]:
-            supervisor.send(signal.SIGUSR1)
-        return
-    for own, standing in folder.standings().items():
-        if WHOLE in (own, key) or own == key:
-            child = standing.child
-            if child is not None and child.is_alive:
-                jobs.signal_all(child.pid, folder.mark(own), signal.SIGTERM)

@@ -371,7 +371,10 @@ class Supervisor:
                 self._folder.write(standings)
                 written = standings
             if not self._has_ended:
-                pause(self._next_pause())
+                queue = QUEUE_PAUSE_SECONDS * (1 + self._place) if self._waiting else LONGEST_PAUSE_SECONDS
+                due = min(task.seconds_until_due() for task in self.tasks)
+                seconds = max(SHORTEST_PAUSE_SECONDS, min(queue, due, LONGEST_PAUSE_SECONDS))
+                pause(DEPENDENCY_PAUSE_SECONDS if self._waits_for else seconds)
 
     def interrupt_by(self, *numbers: int) -> None:
         """Let these signals cancel the job, and kill it the second time."""
@@ -440,13 +443,6 @@ class Supervisor:
     def _release(self, task: Task) -> None:
         with locked_slots(self._root) as table:
             table.release((self._folder.number, task.task))
-
-    def _next_pause(self) -> float:
-        if self._waits_for:
-            return DEPENDENCY_PAUSE_SECONDS
-        queue = QUEUE_PAUSE_SECONDS * (1 + self._place) if self._waiting else LONGEST_PAUSE_SECONDS
-        due = min(task.seconds_until_due() for task in self.tasks)
-        return max(SHORTEST_PAUSE_SECONDS, min(queue, due, LONGEST_PAUSE_SECONDS))
 
 
 def _is_open(root: Path, job: str) -> bool:

@@ -324,17 +324,6 @@ def _of_script(plan: Plan, script: UserScript) -> list[str]:
     return [*script.options, *sizes, *queue]
 
 
-def _dependency(of_script: str, after: str) -> list[str]:
-    """One option, because sbatch takes the last. Raises UsageError for two that Slurm cannot combine."""
-    if after and "?" in of_script:
-        raise UsageError(
-            f"Slurm cannot combine `--dependency={of_script}` of the script with another dependency",
-            hint="replace each `?` by a comma, or submit without `--after`",
-        )
-    awaited = [*([of_script] if of_script else []), *([f"afterany:{after}"] if after else [])]
-    return [f"--dependency={','.join(awaited)}"] if awaited else []
-
-
 def _log_pattern(plan: Plan) -> str:
     """Where job.sh's own output goes, in sbatch's escapes.
 
@@ -417,11 +406,18 @@ class Slurm(CommandScheduler):
         self, plan: Plan, token: str, environment: Variables, *, after: str = "", task: str = "", held: bool = False
     ) -> SubmitCommand:
         """The `sbatch` command that submits `plan`'s job.sh under `token`."""
-        script = plan.directory + "/job.sh"
-        waits = _dependency(plan.script.dependency if plan.script else "", after)
+        # One option for all that it waits for, because sbatch takes the last.
+        of_script = plan.script.dependency if plan.script else ""
+        if after and "?" in of_script:
+            raise UsageError(
+                f"Slurm cannot combine `--dependency={of_script}` of the script with another dependency",
+                hint="replace each `?` by a comma, or submit without `--after`",
+            )
+        awaited = ",".join(filter(None, (of_script, f"afterany:{after}" if after else "")))
+        waits = (f"--dependency={awaited}",) if awaited else ()
         hold = ("--hold",) if held else ()
         options = (*_options(plan, token, task), *waits, *hold, *plan.allocation.extra)
-        argv = ("sbatch", "--parsable", *options, script, token)
+        argv = ("sbatch", "--parsable", *options, f"{plan.directory}/job.sh", token)
         return SubmitCommand(argv, scrub(environment), umask=MODES[plan.share].umask)
 
     def interactive(
