@@ -298,7 +298,9 @@ class Record:
     @functools.cached_property
     def plan(self) -> Plan:
         try:
-            return Plan.from_json(self._read(self.directory.plan))
+            return Plan.from_json(self._read_document(self.directory.plan))
+        except FileNotFoundError as error:
+            raise RecordUnreadable(f"run `{self.id}` lacks {self.directory.plan.name} in its record") from error
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RecordUnreadable(f"the plan of run `{self.id}` is not valid ({error})") from error
 
@@ -460,12 +462,6 @@ class Record:
             write_json(self.directory.submission(1), submission.to_json())
         else:
             write_json(self.where.link(submission.token), submission.to_json(), MODES[self.plan.share].file)
-
-    def _read(self, path: Path) -> dict[str, Any]:
-        try:
-            return self._read_document(path)
-        except FileNotFoundError as error:
-            raise RecordUnreadable(f"run `{self.id}` lacks {path.name} in its record") from error
 
     def _read_document(self, path: Path) -> dict[str, Any]:
         try:

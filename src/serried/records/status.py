@@ -518,7 +518,7 @@ def attempt_numbers(directory: TaskDirectory) -> list[int]:
     return numbers(directory.attempts)
 
 
-def proven_end(evidence: Evidence, task: int | None, word: Job | str) -> Ending | None:
+def _proven_end(evidence: Evidence, task: int | None, word: Job | str) -> Ending | None:
     """The end that journals prove without an exit.json; None if they do not, or if its job may still write one."""
     if word == UNREACHABLE or (isinstance(word, Job) and word.state not in names.ENDED):
         return None
@@ -570,7 +570,7 @@ def _with_tasks(evidence: Evidence) -> Evidence:
     return dataclasses.replace(evidence, endings=endings, begun=begun, indices=indices, owners=owners)
 
 
-def before_the_scheduler(evidence: Evidence, now: float) -> Verdict | None:
+def _before_the_scheduler(evidence: Evidence, now: float) -> Verdict | None:
     """The verdict on a run that has no job yet, as far as is known; None if it has one."""
     submission = evidence.submission
     if submission is None:
@@ -979,7 +979,7 @@ def _conclude(
     the end may lie between. Further jobs that the files name by then are looked up as well. `polled` are the ids of
     the looks before this one.
     """
-    ended = before_the_scheduler(evidence, now)
+    ended = _before_the_scheduler(evidence, now)
     if ended is not None:
         return keep_end(RunStatus(evidence.record, evidence.summary, ended), evidence, now)
     answer = answers.get(evidence.submission.scheduler) if evidence.submission else None
@@ -1167,7 +1167,7 @@ def _judge(evidence: Evidence, task: int | None, word: Job | str, now: float) ->
     memory, ending = evidence.seen, evidence.ending_of(task)
     proven = None
     if ending is None and (task is None or task in evidence.begun):
-        proven = proven_end(evidence, task, word)
+        proven = _proven_end(evidence, task, word)
     claimed = evidence.claimed
     is_alive = isinstance(word, Job) and word.state not in names.ENDED
     if task is not None and task in evidence.begun and not is_alive and evidence.is_open(task):

@@ -134,7 +134,7 @@ def cancel(status: RunStatus, left: Sequence[int | None], *, now: bool, stopped:
         for trial in waiting(status, left):
             with contextlib.suppress(OSError):
                 layout.withdraw(record.where, cast("int", trial), MODES[record.plan.share].directory)
-    further = withdraw_further(status, [None] if is_whole else left)
+    further = _withdraw_further(status, [None] if is_whole else left)
     if status.task is None and withdraw(record):
         if not now and (other := _stranded(record, stopped)):
             return f"{other} waits for it, and would never start if it were deleted"
@@ -184,7 +184,7 @@ def _cancel(status: RunStatus, jobs: Sequence[str]) -> None:
     registered(status.summary.scheduler).cancel(jobs)
 
 
-def withdraw_further(status: RunStatus, left: Sequence[int | None]) -> list[str]:
+def _withdraw_further(status: RunStatus, left: Sequence[int | None]) -> list[str]:
     """Take the claims of all further jobs of the tasks in `left`; return the queued jobs.
 
     A job for several tasks, of which some continue, keeps its claim.

@@ -27,6 +27,8 @@ _LISTED = 4
 def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tuple[str, str]]:
     """Labels and texts. A `*` follows a default. Without a survey of a snapshot, its files are not counted."""
     data = plan.data or Data()
+    kept = f"copied back every {show_duration(data.results_every_seconds)} and at the end"
+    kept = kept if plan.site.local_disk else f"written to the run directory{_unless(plan)}"
     lines = [
         ("smoke", smoke_text(plan) if plan.smoke else ""),
         ("command", command_text(plan)),
@@ -49,7 +51,7 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
         ("container", container_text(plan.container)),
         ("data", _staged(plan, data.stage)),
         ("requires", _listed(data.require)),
-        ("results", _results(plan, data) if data.results else ""),
+        ("results", f"{_listed(data.results)}: {kept}" if data.results else ""),
         ("checkpoints", _watched(plan, plan.checkpoint) if plan.checkpoint else ""),
         ("restarts", restarts_text(plan)),
         ("symlinks", ", ".join(plan.source.links)),
@@ -302,12 +304,6 @@ def _in_turn(plan: Plan, array: Array) -> str:
     if array.draws:
         return f"{parts}, by {counted(min(array.parallel or 1, len(array.indices)), 'worker')}"
     return parts + (f", {array.parallel} at a time" if array.parallel else "")
-
-
-def _results(plan: Plan, data: Data) -> str:
-    if not plan.site.local_disk:
-        return f"{_listed(data.results)}: written to the run directory{_unless(plan)}"
-    return f"{_listed(data.results)}: copied back every {show_duration(data.results_every_seconds)} and at the end"
 
 
 def _watched(plan: Plan, sync: Sync) -> str:

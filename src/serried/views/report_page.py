@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from serried.base.text import counted, duration, local_time, show_minutes
 from serried.records.rules import SHORTEST_SECONDS, Note
-from serried.records.samples import GpuFigures, NodeFigures
+from serried.records.samples import GpuFigures
 from serried.records.usage import DATA_WAIT, GPU_BUSY, GPU_POWER, RANK_MEMORY, STEP_TIME, Spread, Usage, amount, spreads
 from serried.views import console
 from serried.views.console import Cell
@@ -140,7 +140,17 @@ def _nodes(usage: Usage) -> list[str]:
     lines: list[str] = []
     if len(measured.nodes) > 1:
         shown = _outliers(measured.nodes, _MOST_NODES, lambda node: node.cpu.mean if node.cpu else 0.0)
-        rows = [_node_row(node) for node in shown]
+        rows = [
+            [
+                f"  {node.host}",
+                f"{node.cpu.mean:.1f}" if node.cpu else "?",
+                f"{node.cpus:.0f}" if node.cpus else "?",
+                amount(node.memory and node.memory.maximum),
+                amount(node.memory_total),
+                amount(node.disk_free),
+            ]
+            for node in shown
+        ]
         scope = "" if usage.has_own_scope else ", with all that runs on them"
         lines += ["", console.style("nodes", "head") + scope + _of(len(shown), len(measured.nodes))]
         lines += console.table(("  NODE", "CPU", "OF", "MEMORY", "OF", "DISK FREE"), rows, shrink=0)
@@ -165,17 +175,6 @@ def _outliers(items: Sequence[_Item], most: int, value: Callable[[_Item], float]
     middle = statistics.median(map(value, items))
     farthest = sorted(range(len(items)), key=lambda at: -abs(value(items[at]) - middle))[:most]
     return [items[at] for at in sorted(farthest)]
-
-
-def _node_row(node: NodeFigures) -> list[str]:
-    return [
-        f"  {node.host}",
-        f"{node.cpu.mean:.1f}" if node.cpu else "?",
-        f"{node.cpus:.0f}" if node.cpus else "?",
-        amount(node.memory and node.memory.maximum),
-        amount(node.memory_total),
-        amount(node.disk_free),
-    ]
 
 
 def _gpu_row(gpu: GpuFigures) -> list[str | Cell]:
