@@ -18,13 +18,8 @@ def test_one_rank_is_one_point_and_dp_stays_on_one_node():
 
 def test_strong_scaling_divides_the_batch_and_shares_the_point_of_one_rank():
     points = grid(nodes=[1], ranks=[1, 2, 4], launches=["agent"], scalings=["weak", "strong"], batch=8)
-    assert shown(points) == [
-        "1x1 single 8 0",
-        "1x2 agent 8 0",
-        "1x2 agent strong 4 0",
-        "1x4 agent 8 0",
-        "1x4 agent strong 2 0",
-    ]
+    expected = ["1x1 single 8 0", "1x2 agent 8 0", "1x2 agent strong 4 0", "1x4 agent 8 0", "1x4 agent strong 2 0"]
+    assert shown(points) == expected
 
 
 def test_all_points_come_before_the_second_repeat_each_followed_by_its_run_without_synchronisation():

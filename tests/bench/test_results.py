@@ -93,17 +93,12 @@ def test_a_gpu_that_no_sampler_reported_is_not_another_one():
 
 def test_another_batch_than_requested_or_than_the_others_is_named_and_compared_with_nothing():
     found = results([measured(ONE, 100.0), measured(TWO, 180.0, batch=16)])
-    assert (found.rows[1].problems, found.rows[1].speed_up) == (
-        ("k3f9q2 had 16 samples per rank and step, not 8",),
-        None,
-    )
+    expected = (("k3f9q2 had 16 samples per rank and step, not 8",), None)
+    assert (found.rows[1].problems, found.rows[1].speed_up) == expected
     free = [dataclasses.replace(point, batch=None) for point in (ONE, TWO, FOUR)]
     batches = [measured(point, 100.0 * point.world, batch=size) for point, size in zip(free, (8, 8, 4), strict=True)]
-    assert [row.problems for row in results(batches).rows] == [
-        (),
-        (),
-        ("k3f9q2 had 4 samples per rank and step, not 8",),
-    ]
+    expected = [(), (), ("k3f9q2 had 4 samples per rank and step, not 8",)]
+    assert [row.problems for row in results(batches).rows] == expected
 
 
 def test_a_strong_point_has_its_own_batch():
@@ -117,11 +112,8 @@ def test_a_point_that_failed_is_a_row_with_its_reason():
     failed = RunFigures("abcdef", "FAILED", "rank 3 on n2 exited with status 1: out of memory")
     found = results([measured(ONE, 100.0), (TWO, failed), (FOUR, RunFigures("bcdefg", "PENDING", "it waits"))])
     assert table(found)[1:] == [("1x2 agent", None, None, None, None), ("2x2 agent", None, None, None, None)]
-    assert [row.problems for row in found.rows] == [
-        (),
-        ("abcdef: rank 3 on n2 exited with status 1: out of memory",),
-        (),
-    ]
+    expected = [(), ("abcdef: rank 3 on n2 exited with status 1: out of memory",), ()]
+    assert [row.problems for row in found.rows] == expected
     assert (found.open_runs, found.advice) == (1, [])
 
 

@@ -208,10 +208,8 @@ def test_benches_are_listed_and_a_missing_one_is_named(serried):
     assert serried("bench").err == "note: no benches yet: serried bench --help\n"
     bench = a_bench([ONE, ONE])
     bench.with_entry(1, PointRun(ONE)).write()
-    assert serried("bench").out.splitlines() == [
-        "BENCH   NAME   SUBMITTED  CREATED",
-        "b-k3f9  train  1/2        2026-11-26 12:00",
-    ]
+    expected = ["BENCH   NAME   SUBMITTED  CREATED", "b-k3f9  train  1/2        2026-11-26 12:00"]
+    assert serried("bench").out.splitlines() == expected
     assert json.loads(serried("bench", "--json").out)["benches"][0]["points"][1]["run"] is None
     missing = serried("bench", "show", "b-none")
     assert (missing.code, missing.err.splitlines()[0]) == (2, "error: no bench is called `b-none`")

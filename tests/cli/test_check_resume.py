@@ -79,10 +79,8 @@ def test_four_ranks_that_were_stopped_learn_what_they_would_have_learned(here, r
     )
     assert talk, done.stderr
     shown = [here.show(run) for run in talk.groups()]
-    assert [(run["name"].rpartition(".")[2], run["state"], run["attempt"]) for run in shown] == [
-        ("whole", "COMPLETED", 1),
-        ("stopped", "COMPLETED", 2),
-    ]
+    expected = [("whole", "COMPLETED", 1), ("stopped", "COMPLETED", 2)]
+    assert [(run["name"].rpartition(".")[2], run["state"], run["attempt"]) for run in shown] == expected
 
 
 def test_what_was_not_restored_is_named_and_it_is_a_failure(here, rehearse):

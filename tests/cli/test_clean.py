@@ -229,10 +229,8 @@ def test_du_counts_bytes_and_files_and_follows_no_link(serried, ended, tmp_path)
     checkpoints = runs["m2n3p4"]["parts"]["checkpoints"]
     assert (checkpoints["bytes"], checkpoints["files"]) == (1000, 3)
     assert found["bytes"] == sum(thing["bytes"] for thing in found["things"])
-    assert [line.split()[:5] for line in one.out.splitlines()][1:3] == [
-        ["k3f9q2", "checkpoints", "1.0", "kB", "3"],
-        ["k3f9q2", "results", "9.1", "kB", "4"],
-    ]
+    expected = [["k3f9q2", "checkpoints", "1.0", "kB", "3"], ["k3f9q2", "results", "9.1", "kB", "4"]]
+    assert [line.split()[:5] for line in one.out.splitlines()][1:3] == expected
     table = serried("du").out.splitlines()
     assert table[0].split() == ["WHAT", "NAME", "SIZE", "FILES", "CHECKPOINTS", "RESULTS", "OUTPUTS", "CHANGED"]
     assert table[-1].split()[0] == "all"

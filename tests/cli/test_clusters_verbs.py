@@ -35,21 +35,14 @@ def test_a_profile_learnt_from_slurm_is_used_checked_and_replaced_only_when_told
     monkeypatch.setattr(time, "gmtime", lambda *_: today)
     printed = run("learn")
     table = tomllib.loads(printed.stdout)
-    assert (table["partitions"]["lab"], table["default_partition"], table["gpus_per_node"]) == (
-        {"gpus": 4, "cpus": 16, "mem": "65536M", "nodes": 4},
-        "lab",
-        4,
-    )
+    expected = ({"gpus": 4, "cpus": 16, "mem": "65536M", "nodes": 4}, "lab", 4)
+    assert (table["partitions"]["lab"], table["default_partition"], table["gpus_per_node"]) == expected
     saved = run("learn", "oak", "--save")
     path = folder / "config" / "serried" / "clusters" / "oak.toml"
     assert (saved.stdout, path.read_text()) == (f"{path}\n", printed.stdout)
     assert (run("check", "oak").exit_code, run("check", "oak").stdout) == (0, "")
-    assert json.loads(run("list", "--json").stdout)["clusters"][0] == {
-        "name": "oak",
-        "scheduler": "slurm",
-        "origin": str(path),
-        "here": True,
-    }
+    expected = {"name": "oak", "scheduler": "slurm", "origin": str(path), "here": True}
+    assert json.loads(run("list", "--json").stdout)["clusters"][0] == expected
 
     path.write_text(printed.stdout.replace("cpus = 16", "cpus = 32") + "\n[partitions.gone]\ntime = '1h'\n")
     lines = path.read_text().splitlines()

@@ -323,11 +323,8 @@ def test_several_nodes_bring_what_they_have_by_the_rules_of_agents(serried, left
     done = serried("fetch", "last", "--json")
 
     told = json.loads(done.out)
-    assert [(each["node"], each["brought_files"], each["problem"]) for each in told["nodes"]] == [
-        (0, 2, None),
-        (1, 2, None),
-        (2, 0, "it no longer exists"),
-    ]
+    expected = [(0, 2, None), (1, 2, None), (2, 0, "it no longer exists")]
+    assert [(each["node"], each["brought_files"], each["problem"]) for each in told["nodes"]] == expected
     assert done.code == 1
     found = tree(where.results)
     first, second = (0, 1) if found["a"] == "of 0" else (1, 0)

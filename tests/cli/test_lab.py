@@ -172,11 +172,8 @@ cpus = 32
     finally:
         serried_lab("down")
     size = "96 1048576 gpu:a100:8"
-    assert sorted(shown.splitlines()) == [
-        f"gpu* 1-00:00:00 1-2 {size}",
-        f"lab infinite 1-infinite {size}",
-        f"long 7-00:00:00 1-infinite {size}",
-    ]
+    expected = [f"gpu* 1-00:00:00 1-2 {size}", f"lab infinite 1-infinite {size}", f"long 7-00:00:00 1-infinite {size}"]
+    assert sorted(shown.splitlines()) == expected
     assert asked == (0, "", "")
     assert not (empty_root / "lab").exists()
 

@@ -160,13 +160,8 @@ def test_followed_rows_come_once_until_the_run_ends(serried, make, slurm, clock)
     ]
     lines = serried("metrics", "--what", "gpus", "--json", "--follow").out.splitlines()
     rows = [json.loads(line) for line in lines]
-    assert [(row["attempt"], row["host"], row["gpu"], row["busy"]) for row in rows] == [
-        (1, "n1", 0, 90.0),
-        (1, "n1", 1, 80.0),
-        (1, "n1", 0, 95.0),
-        (1, "n2", 0, 50.0),
-        (2, "n1", 0, 40.0),
-    ]
+    expected = [(1, "n1", 0, 90.0), (1, "n1", 1, 80.0), (1, "n1", 0, 95.0), (1, "n2", 0, 50.0), (2, "n1", 0, 40.0)]
+    assert [(row["attempt"], row["host"], row["gpu"], row["busy"]) for row in rows] == expected
 
 
 def test_followed_steps_come_as_they_are_logged(serried, make, slurm, clock):

@@ -65,15 +65,11 @@ def test_in_a_pipe_nothing_is_cleared_or_cut_and_a_word_is_one_of_the_filter(ser
 @pytest.mark.parametrize("interval", ["0", "4.9", "inf", "nan"])
 def test_an_interval_below_five_seconds_is_refused(serried, interval):
     done = serried("ps", f"--watch={interval}")
-    assert (done.code, done.err) == (
-        2,
-        f"error: `--watch {interval}` is not a number of seconds from 5\n\nhint: for example --watch 10\n",
-    )
+    expected = (2, f"error: `--watch {interval}` is not a number of seconds from 5\n\nhint: for example --watch 10\n")
+    assert (done.code, done.err) == expected
 
 
 def test_watch_and_json_exclude_each_other(serried):
     done = serried("ps", "--watch", "--json")
-    assert (done.code, done.err) == (
-        2,
-        "error: `--watch` and `--json` are mutually exclusive\n\nhint: serried ps --json\n",
-    )
+    expected = (2, "error: `--watch` and `--json` are mutually exclusive\n\nhint: serried ps --json\n")
+    assert (done.code, done.err) == expected

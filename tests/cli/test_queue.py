@@ -140,13 +140,8 @@ def test_a_plan_is_compared_with_what_is_free(serried, tmp_path):
 def test_json_has_every_partition_and_the_reason_codes(serried, make):
     make(job="13")
     value = json.loads(serried("queue", "--json").out)
-    assert {key: value[key] for key in ("schema", "cluster", "as_of", "age_seconds", "problem")} == {
-        "schema": 1,
-        "cluster": "slurm",
-        "as_of": "2026-11-23T23:39:48Z",
-        "age_seconds": 12.0,
-        "problem": None,
-    }
+    expected = {"schema": 1, "cluster": "slurm", "as_of": "2026-11-23T23:39:48Z", "age_seconds": 12.0, "problem": None}
+    assert {key: value[key] for key in ("schema", "cluster", "as_of", "age_seconds", "problem")} == expected
     assert [one["name"] for one in value["partitions"]] == ["lab", "short", "hidden"]
     size = {"gpu_type": "a100", "time_seconds": 36000}
     assert value["waiting"][0] == {
@@ -291,19 +286,10 @@ def test_a_real_slurm_that_is_partly_in_use(make_lab, wait_until, tmp_path):
 
     value = queue()
 
-    assert value["gpus"][0] | {"planned": 0} == {
-        "type": "a100",
-        "total": 12,
-        "free": 1,
-        "in_use": 7,
-        "out": 4,
-        "planned": 0,
-        "most_on_one_node": 1,
-    }
-    assert {one["name"]: (one["running_jobs"], one["waiting_jobs"]) for one in value["partitions"]} == {
-        "lab": (2, 1),
-        "short": (0, 0),
-    }
+    expected = {"type": "a100", "total": 12, "free": 1, "in_use": 7, "out": 4, "planned": 0, "most_on_one_node": 1}
+    assert value["gpus"][0] | {"planned": 0} == expected
+    expected = {"lab": (2, 1), "short": (0, 0)}
+    assert {one["name"]: (one["running_jobs"], one["waiting_jobs"]) for one in value["partitions"]} == expected
     (mine,) = value["waiting"]
     assert (mine["job"], mine["gpus"], mine["ahead_jobs"]) == (waiting, 4, 0)
     assert time.time() - 600 < occupancy_time(value) <= time.time() + 1

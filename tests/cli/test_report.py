@@ -141,14 +141,8 @@ def test_the_json_of_a_run(serried, measured):
     assert run["gpu_busy"] == [55.0, pytest.approx(81.25), 90.0]
     assert [note["rule"] for note in run["notes"]] == ["straggler", "ranks-spread", "cpu-mem-over", "time-over"]
     assert run["notes"][3]["change"] == "--time 1h30m"
-    assert run["spread"][0] == {
-        "kind": "step-time",
-        "count": 4,
-        "median": 0.25,
-        "extreme": 0.4,
-        "where": "rank 3 on n2",
-        "host": "n2",
-    }
+    expected = {"kind": "step-time", "count": 4, "median": 0.25, "extreme": 0.4, "where": "rank 3 on n2", "host": "n2"}
+    assert run["spread"][0] == expected
     assert [gpu["rank"] for gpu in run["measured"]["gpus"]] == [0, 1, 2, 3]
 
 

@@ -105,15 +105,10 @@ def test_json_has_plan_attempts_timeline_and_files(serried, make):
     [shown] = json.loads(serried("show", "last", "--json").out)["runs"]
     assert shown["state"] == "COMPLETED"
     assert shown["plan"] == json.loads(json.dumps(run.plan.to_json()))
-    assert [(attempt["attempt"], attempt["exit"]["state"]) for attempt in shown["attempts"]] == [
-        (1, "REQUEUED"),
-        (2, "COMPLETED"),
-    ]
-    assert shown["timeline"][0] == {
-        "time": "2026-11-18T11:06:41Z",
-        "attempt": None,
-        "event": "submitted to fir as job 123",
-    }
+    expected = [(1, "REQUEUED"), (2, "COMPLETED")]
+    assert [(attempt["attempt"], attempt["exit"]["state"]) for attempt in shown["attempts"]] == expected
+    expected = {"time": "2026-11-18T11:06:41Z", "attempt": None, "event": "submitted to fir as job 123"}
+    assert shown["timeline"][0] == expected
     assert shown["files"]["run"] == str(run.where.path)
     assert shown["submissions"][0]["token"] == "k3f9q2-1"
 
@@ -457,11 +452,8 @@ def test_an_array_shows_its_first_failures_and_on_request_all_tasks(serried, mak
         "2     FAILED     10m00s  n1, n2  rank 3 on n2 exited with status 1\n"
     )
     listed = json.loads(serried("show", "last", "--tasks", "--json").out)["runs"]
-    assert [(task["id"], task["state"], task["exit_code"]) for task in listed] == [
-        ("k3f9q2/0", "COMPLETED", 0),
-        ("k3f9q2/1", "COMPLETED", 0),
-        ("k3f9q2/2", "FAILED", 3),
-    ]
+    expected = [("k3f9q2/0", "COMPLETED", 0), ("k3f9q2/1", "COMPLETED", 0), ("k3f9q2/2", "FAILED", 3)]
+    assert [(task["id"], task["state"], task["exit_code"]) for task in listed] == expected
     assert [one["task"] for one in json.loads(serried("show", "last", "--json").out)["runs"][0]["failures"]] == [2]
     page = serried("show", "last/2").out
     assert page.startswith("k3f9q2/2 train FAILED: rank 3 on n2 exited with status 1\n")

@@ -92,10 +92,8 @@ def test_paths_are_those_of_the_folder_that_one_is_in(pool, monkeypatch):
     said = json.loads(invoke("a", "../labels.zip", "--cluster", "local", "--json").stdout)
     size = (pool / "labels.zip").stat().st_size
     assert said["disk_needs_bytes"] == 5_000_000 + size
-    assert [(item["source"], item["to"], item["bytes"]) for item in said["items"]] == [
-        (f"{pool}/sets/a", "a", 2_000_000),
-        (f"{pool}/labels.zip", "labels", size),
-    ]
+    expected = [(f"{pool}/sets/a", "a", 2_000_000), (f"{pool}/labels.zip", "labels", size)]
+    assert [(item["source"], item["to"], item["bytes"]) for item in said["items"]] == expected
     assert (said["schema"], said["bytes"], said["files"], said["seconds"]) == (1, 2_000_000 + size, 3, None)
 
 

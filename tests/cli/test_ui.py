@@ -64,10 +64,8 @@ def test_it_prints_how_to_reach_it_and_ends_on_ctrl_c(start, tmp_path):
 
     assert tunnel.startswith(f"ssh -N -L {port}:127.0.0.1:{port} ")
     assert ask(http.client.HTTPConnection("127.0.0.1", int(port), timeout=60))[0] == 403
-    assert ask(http.client.HTTPConnection("127.0.0.1", int(port), timeout=60), token) == (
-        200,
-        '{"schema":1,"runs":[],"total":0,"notice":""}',
-    )
+    expected = (200, '{"schema":1,"runs":[],"total":0,"notice":""}')
+    assert ask(http.client.HTTPConnection("127.0.0.1", int(port), timeout=60), token) == expected
     process.send_signal(signal.SIGINT)
     assert process.wait(600) == 130
     said = (tmp_path / "stderr").read_text()

@@ -17,10 +17,8 @@ def test_one_that_did_not_is_1_and_its_own_status_is_in_the_json(serried, make):
     make("bbbbbb").ending("FAILED", exit_code=85)
     done = serried("wait", "aaaaaa", "bbbbbb", "--json")
     assert done.code == 1
-    assert [(run["id"], run["state"], run["exit_code"]) for run in json.loads(done.out)["runs"]] == [
-        ("aaaaaa", "COMPLETED", 0),
-        ("bbbbbb", "FAILED", 85),
-    ]
+    expected = [("aaaaaa", "COMPLETED", 0), ("bbbbbb", "FAILED", 85)]
+    assert [(run["id"], run["state"], run["exit_code"]) for run in json.loads(done.out)["runs"]] == expected
 
 
 def test_a_lost_run_did_not_succeed(serried, make, clock):

@@ -62,12 +62,8 @@ def test_once_prints_the_list_of_runs(serried, make, slurm):
     done = serried("watch", "--once", "--ascii")
 
     assert done.code == 0
-    assert [line.split()[:3] for line in done.out.splitlines()] == [
-        ["runs", "2"],
-        ["ID", "NAME", "STATE"],
-        ["k3f9q2", "train", "RUNNING"],
-        ["m2n3p4", "train", "FAILED"],
-    ]
+    expected = [["runs", "2"], ["ID", "NAME", "STATE"], ["k3f9q2", "train", "RUNNING"], ["m2n3p4", "train", "FAILED"]]
+    assert [line.split()[:3] for line in done.out.splitlines()] == expected
 
 
 def test_hostile_names_and_output_are_text(serried, make, slurm):

@@ -138,7 +138,5 @@ def test_settings_are_those_of_the_directives(tmp_path: Path):
 def test_any_name_of_a_script_leads_to_the_script(tmp_path: Path, name: str):
     (tmp_path / name).write_text("#!/bin/bash\npython t.py\n")
     text = importing.read(name, tmp_path, "x").text
-    assert (
-        planned(tmp_path, text, "slurm").script
-        == planned(tmp_path, f"[experiments.x]\nscript = {config.toml.value([name])}", "slurm").script
-    )
+    expected = planned(tmp_path, f"[experiments.x]\nscript = {config.toml.value([name])}", "slurm").script
+    assert planned(tmp_path, text, "slurm").script == expected

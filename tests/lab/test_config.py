@@ -98,10 +98,8 @@ def test_a_lab_without_gpus_has_no_gres_at_all():
 
 def test_a_setting_replaces_the_labs_own_or_adds_a_line():
     text = slurm_conf(replace(SPEC, settings={"KillWait": "30", "Licenses": "matlab:2"}))
-    assert [line for line in text.splitlines() if line.startswith(("KillWait", "Licenses"))] == [
-        "KillWait=30",
-        "Licenses=matlab:2",
-    ]
+    expected = ["KillWait=30", "Licenses=matlab:2"]
+    assert [line for line in text.splitlines() if line.startswith(("KillWait", "Licenses"))] == expected
 
 
 def test_partitions_have_all_nodes_unless_they_name_some():

@@ -137,10 +137,8 @@ def test_a_state_that_came_back_as_another_is_lost(tmp_path):
     write(place, 2, [begin(1, changed("aa", "xx", "cc", "yy")), *made(2), *stop(2)])
     write(place, 3, [begin(2, changed("aa", "xx", "cc", "yy"))])
     write(place, 2, [begin(1), *made(2), *stop(2)], rank=1, node=1)
-    assert judge.lost(judge.read(place)) == [
-        Lost(1, 0, "torch", "torch", "random"),
-        Lost(1, 0, "second", "StepLR", "torch"),
-    ]
+    expected = [Lost(1, 0, "torch", "torch", "random"), Lost(1, 0, "second", "StepLR", "torch")]
+    assert judge.lost(judge.read(place)) == expected
 
 
 def test_what_the_script_calls_alike_is_told_apart_by_its_number(tmp_path):

@@ -417,6 +417,10 @@ def _is_of_type(device: str, gpu_type: str) -> bool:
     return model is None or all(model[0] in re.sub(r"\W", "", each.lower()) for each in device.split(" and "))
 
 
+_MEANS = ("step_median", "step_p95", "data_wait", "startup_seconds")
+"""Figures of a row that are the means of its runs' figures of the same name."""
+
+
 def _most_common(values: Sequence[Any]) -> Any:
     return Counter(values).most_common(1)[0][0] if values else None
 
@@ -458,13 +462,10 @@ def _row(
         tuple(synced),
         rate,
         statistics.stdev(rates) / rate if len(rates) > 1 else None,
-        step_median=_mean([run.step_median for run in used]),
-        step_p95=_mean([run.step_p95 for run in used]),
         spread=_mean([run.spread for run in unsynced or used]),
-        data_wait=_mean([run.data_wait for run in used]),
         communication=1 - rate / without if without else None,
-        startup_seconds=_mean([run.startup_seconds for run in used]),
         cost=units * 1e6 / rate / 3600,
+        **{name: _mean([getattr(run, name) for run in used]) for name in _MEANS},
         repeats=len(used),
         problems=tuple(problems),
         is_comparable=bool(kept),

@@ -293,10 +293,8 @@ def _check_ended(owner: Mapping[str, Any], path: Path) -> None:
     here = os.uname().nodename
     if not owner["host"] or (owner["host"] == here and not Process(int(owner["pid"]), str(owner["started"])).is_alive):
         return
-    raise UsageError(
-        f"process {owner['pid']} on `{owner['host']}` is submitting points of this bench",
-        hint="wait until it is done" + ("" if owner["host"] == here else f"; if it has ended, delete `{path}`"),
-    )
+    hint = "wait until it is done" + ("" if owner["host"] == here else f"; if it has ended, delete `{path}`")
+    raise UsageError(f"process {owner['pid']} on `{owner['host']}` is submitting points of this bench", hint=hint)
 
 
 def _claim(bench: str, number: int) -> Path:

@@ -225,10 +225,8 @@ def sweep_nodes(
         there = [status for status in known.statuses if host in status.node_names and status.record.id in known.plans]
         there = [status for status in there if status.record.where.agent.exists()]  # which can start there
         if not there:
-            raise UsageError(
-                f"none of your runs that still have a directory was on `{host}`",
-                hint="`serried show RUN` has the nodes of a run; your next job there deletes the folders of dead jobs",
-            )
+            hint = "`serried show RUN` has the nodes of a run; your next job there deletes the folders of dead jobs"
+            raise UsageError(f"none of your runs that still have a directory was on `{host}`", hint=hint)
         status = max(there, key=lambda status: status.created)
         journal = status.record.where.path / f"tidying-{os.urandom(4).hex()}" / "tidy.jsonl"
         role = ("tidy", str(journal), *(["--dry-run"] if dry else []))

@@ -53,10 +53,8 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, **values: Any)
     seed = secrets.randbelow(10_000) if values["seed"] is None else values["seed"]
     terms = Terms(values["stops"], seed, is_here, values["steps"] or 0, values["tolerance"], tuple(values["ignore"]))
     if 0 < terms.steps <= terms.stops:
-        raise UsageError(
-            f"{terms.steps} steps are too few to be stopped {terms.stops} times",
-            hint=f"`--steps {terms.stops + 1}` or more",
-        )
+        hint = f"`--steps {terms.stops + 1}` or more"
+        raise UsageError(f"{terms.steps} steps are too few to be stopped {terms.stops} times", hint=hint)
     asked = options.request(values, cluster or LOCAL)
     if is_here:
         asked = asked.with_setting("project.snapshot", value=False)

@@ -77,10 +77,8 @@ def build(experiment: str | None, cluster: str | None, settings: tuple[str, ...]
     """Build the environment of EXPERIMENT unless it exists; print its folder."""
     plan, resolved = _plan(experiment, cluster, settings)
     if plan.environment.build is None:
-        raise UsageError(
-            "this experiment uses an existing environment; nothing to build",
-            hint="`venv = true` in `[experiments.NAME.environment]` builds one from your requirements",
-        )
+        hint = "`venv = true` in `[experiments.NAME.environment]` builds one from your requirements"
+        raise UsageError("this experiment uses an existing environment; nothing to build", hint=hint)
     with options.progress() as observe:
         plan = prepare.settle_environment(plan, resolved, os.environ, observe).plan
     found = prepare.inspect_environment(plan, os.environ)
@@ -97,9 +95,8 @@ def check(experiment: str | None, cluster: str | None, settings: tuple[str, ...]
     plan, _ = _plan(experiment, cluster, settings)
     found = prepare.inspect_environment(plan, os.environ)
     if not found.ready:
-        raise EnvironmentFailed(
-            f"the environment is not built yet, from `{found.source}`", hint="serried env build, or serried submit"
-        )
+        hint = "serried env build, or serried submit"
+        raise EnvironmentFailed(f"the environment is not built yet, from `{found.source}`", hint=hint)
     about = prepare.about_environment(found.plan, os.environ)
     if as_json:
         console.out_json(environment=found.to_json(), found=about)

@@ -170,10 +170,8 @@ def _project(here: Path, template: str) -> Draft:
     existing = [name for name in content if os.path.lexists(here / name)]
     taken = [name for name in existing if name not in _MAY_BE_YOURS]
     if taken:
-        raise UsageError(
-            f"{_these(taken, 'exists', 'exist')} already",
-            hint=f"in a new folder: mkdir {template} && cd {template} && serried init --template {template}",
-        )
+        hint = f"in a new folder: mkdir {template} && cd {template} && serried init --template {template}"
+        raise UsageError(f"{_these(taken, 'exists', 'exist')} already", hint=hint)
     files = {name: content[name] for name in content if name not in existing}
     return Draft(
         files,

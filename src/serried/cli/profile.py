@@ -29,9 +29,8 @@ _MUCH = 0.1
 def _steps(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, int]:  # noqa: ARG001
     match = re.fullmatch(r"([0-9]{1,12}):([0-9]{1,12})", text)
     if not match or int(match[1]) >= int(match[2]):
-        raise UsageError(
-            f"`--steps {text}` is not a range of steps", hint="`--steps 10:20` profiles steps 11 to 20, ten steps"
-        )
+        hint = "`--steps 10:20` profiles steps 11 to 20, ten steps"
+        raise UsageError(f"`--steps {text}` is not a range of steps", hint=hint)
     return int(match[1]), int(match[2])
 
 
@@ -76,9 +75,8 @@ def command(
         _report(selection, wanted, as_json=as_json)
         return
     if values["ranks"] == "0" or "," in (values["ranks"] or ""):
-        raise UsageError(
-            "`--ranks` is the number of ranks on each node", hint=f"ranks to profile: --rank {values['ranks']}"
-        )
+        hint = f"ranks to profile: --rank {values['ranks']}"
+        raise UsageError("`--ranks` is the number of ranks on each node", hint=hint)
     wanted, dry_run = Wanted(*steps, chosen, memory), values["dry_run"]
     is_here = values["cluster"] in (None, LOCAL)
     request = options.request(values, values["cluster"] or LOCAL)

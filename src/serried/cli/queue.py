@@ -318,8 +318,7 @@ def command(*, run: str | None, experiment: str | None, cluster: str | None, ref
     if as_json:
         console.out_json(**to_json(page))
     else:
-        for line in lines(page):
-            console.out(line)
+        console.out("\n".join(lines(page)))
 
 
 def _cluster(name: str | None) -> tuple[str, str]:
@@ -331,10 +330,8 @@ def _cluster(name: str | None) -> tuple[str, str]:
         raise UsageError(f"unknown cluster `{name}`", hint="`serried clusters` lists the clusters")
     traits = schedulers.traits(entry.scheduler)
     if not traits.is_this_machine and not traits.is_here(os.environ):
-        raise UsageError(
-            f"cluster `{name}` cannot be queried here: the commands of {traits.title} are missing",
-            hint="run `serried queue` on its login node",
-        )
+        message = f"cluster `{name}` cannot be queried here: the commands of {traits.title} are missing"
+        raise UsageError(message, hint="run `serried queue` on its login node")
     if name not in (known.here, entry.scheduler, schedulers.LOCAL):
         console.warning(f"this machine does not look like `{name}`: the {traits.title} that answers may be another")
     return name, entry.scheduler

@@ -69,8 +69,7 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_jso
         unknown = [name for name in usage.mute if name not in rules.RULES]
         if unknown:
             console.note(f"`report.mute` of the run names an unknown rule: {', '.join(unknown)}")
-        for line in report_page.page(usage, notes):
-            console.out(line)
+        console.out("\n".join(report_page.page(usage, notes)))
     run_view.warn_if_stale(statuses)
     run_view.insist(statuses)
 

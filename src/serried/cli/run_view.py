@@ -76,10 +76,8 @@ def select_one(word: str) -> Selection:
     """The run, or the task of an array, whose ranks `word` means. Raises UsageError for a whole array."""
     selection = select(word)
     if selection.is_array:
-        raise UsageError(
-            f"run `{selection}` is an array, and each task has its own ranks",
-            hint=f"{click.get_current_context().command_path} {selection}/{selection.tasks[0]}",
-        )
+        hint = f"{click.get_current_context().command_path} {selection}/{selection.tasks[0]}"
+        raise UsageError(f"run `{selection}` is an array, and each task has its own ranks", hint=hint)
     return selection
 
 
@@ -157,6 +155,5 @@ def moment(flag: str, text: str, now: float) -> float:
     try:
         return dt.datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
-        raise UsageError(
-            f"cannot read `{text}` of `{flag}` as a time", hint="write 90m, 6h, 2d, 1w or 2026-11-20"
-        ) from None
+        hint = "write 90m, 6h, 2d, 1w or 2026-11-20"
+        raise UsageError(f"cannot read `{text}` of `{flag}` as a time", hint=hint) from None

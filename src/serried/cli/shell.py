@@ -110,10 +110,8 @@ def command(*, what: str | None, now: bool, node: int | None, dry_run: bool, **v
         ).with_setting("project.snapshot", value=False)
         _open(request, words, now=now, dry_run=dry_run)
     elif overrides or now or values["cluster"] or values["name"]:
-        raise UsageError(
-            f"`{what}` is a run, and a shell on its nodes uses its resources",
-            hint="only `--node`, `--dry-run` and a command are allowed",
-        )
+        hint = "only `--node`, `--dry-run` and a command are allowed"
+        raise UsageError(f"`{what}` is a run, and a shell on its nodes uses its resources", hint=hint)
     else:
         argv, environment = foreground.join_command(statuses_of([run])[0], node or 0, words, os.environ)
         if dry_run:

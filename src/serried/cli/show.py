@@ -77,8 +77,7 @@ def command(*, run: str, as_table: bool, as_json: bool) -> None:
         if as_json:
             run_view.out_runs([page.to_json()])
         else:
-            for line in page.lines():
-                console.out(line)
+            console.out("\n".join(page.lines()))
             console.say()
             console.next_steps(page.next_steps())
     run_view.warn_if_stale([status])

@@ -107,10 +107,8 @@ def _checked(answer: stacks.StacksAnswer | None, selection: Selection, rank: int
         if status.has_ended:
             raise SerriedError(f"run `{selection}` has ended: it is {status.state}", hint=f"serried why {selection}")
     if answer is None:
-        raise SerriedError(
-            f"the head agent of run `{selection}` did not answer",
-            hint=f"runs of an earlier Serried do not; `serried why {selection}` shows whether the agent is alive",
-        )
+        hint = f"runs of an earlier Serried do not; `serried why {selection}` shows whether the agent is alive"
+        raise SerriedError(f"the head agent of run `{selection}` did not answer", hint=hint)
     if answer.ranks or answer.silent:
         return answer
     if rank is not None:

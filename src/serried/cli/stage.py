@@ -115,10 +115,8 @@ def _resolve(what: tuple[str, ...], overrides: dict[str, Any], cluster: str | No
         name, command, overrides = None, NOTHING, {**overrides, "data.stage": items}
     resolved = config.resolve(name, command, overrides, cluster, Path.cwd(), os.environ)
     if not resolved.experiment.data.planned.stage:
-        raise UsageError(
-            f"`{resolved.experiment.name}` stages nothing",
-            hint="list paths in `[experiments.NAME.data] stage`, or name them: serried stage PATH …",
-        )
+        hint = "list paths in `[experiments.NAME.data] stage`, or name them: serried stage PATH …"
+        raise UsageError(f"`{resolved.experiment.name}` stages nothing", hint=hint)
     return resolved
 
 
@@ -131,15 +129,11 @@ def _staging_job(
     """
     cluster = resolved.cluster
     if not (cluster.site.local_disk or schedulers.traits(cluster.scheduler).has_node_disk):
-        raise UsageError(
-            f"`{cluster.name}` has no known disk on its nodes",
-            hint=f"`[clusters.{cluster.name}] local_disk` names the folder of the nodes' own disks",
-        )
+        hint = f"`[clusters.{cluster.name}] local_disk` names the folder of the nodes' own disks"
+        raise UsageError(f"`{cluster.name}` has no known disk on its nodes", hint=hint)
     if not cluster.site.data_cache_bytes:
-        raise UsageError(
-            f"no data stays on the nodes of `{cluster.name}` after a job",
-            hint=f"`[clusters.{cluster.name}] data_cache` sets how much may stay, if the site allows that",
-        )
+        hint = f"`[clusters.{cluster.name}] data_cache` sets how much may stay, if the site allows that"
+        raise UsageError(f"no data stays on the nodes of `{cluster.name}` after a job", hint=hint)
     experiment = resolved.experiment
     environment, data = experiment.environment, experiment.data
     defaults = {**DEFAULTS, "cpus": min(DEFAULTS["cpus"], cluster.cpus_per_node or DEFAULTS["cpus"])}

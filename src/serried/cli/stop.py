@@ -158,27 +158,21 @@ def _progress(found: Sequence[RunStatus]) -> str:
 def _exit(found: Sequence[RunStatus], timeout: str | None) -> None:
     unsure = [status for status in found if status.state == UNCERTAIN]
     if unsure:
-        raise SubmissionUncertain(
-            f"the submission of {unsure[0].id} is uncertain: the scheduler may have its job",
-            hint=f"serried why {unsure[0].id}",
-        )
+        message = f"the submission of {unsure[0].id} is uncertain: the scheduler may have its job"
+        raise SubmissionUncertain(message, hint=f"serried why {unsure[0].id}")
     bad = [status for status in found if status.has_ended and status.state != names.COMPLETED]
     if bad:
         console.next_steps([(f"serried why {bad[0].id}", "what happened, and what to do")])
         sys.exit(1)
     stuck = [status for status in found if never_starts(status)]
     if stuck:
-        raise RunFailed(
-            f"{stuck[0].id} never starts: {why_never(stuck[0])}",
-            hint=f"serried why {stuck[0].id}; serried stop {stuck[0].id} removes it from the queue",
-        )
+        hint = f"serried why {stuck[0].id}; serried stop {stuck[0].id} removes it from the queue"
+        raise RunFailed(f"{stuck[0].id} never starts: {why_never(stuck[0])}", hint=hint)
     unfinished = [status for status in found if not status.has_ended]
     if unfinished:
         more = f" and {len(unfinished) - 1} more" if len(unfinished) > 1 else ""
-        raise WaitTimedOut(
-            f"{unfinished[0].id}{more} did not end within {timeout}",
-            hint=f"serried wait {unfinished[0].id} continues to wait",
-        )
+        hint = f"serried wait {unfinished[0].id} continues to wait"
+        raise WaitTimedOut(f"{unfinished[0].id}{more} did not end within {timeout}", hint=hint)
 
 
 _NAMED = 5
@@ -234,10 +228,8 @@ def _may_stop(live: Sequence[RunStatus], *, yes: bool) -> bool:
             message = f"run `{status.id}` is just being submitted by another command"
             raise SubmissionUncertain(message, hint=f"serried stop {status.id} later")
         if status.state == UNCERTAIN or status.summary is None:
-            raise SubmissionUncertain(
-                f"it is not known whether the scheduler has run `{status.id}`",
-                hint=f"serried forget {status.id} gives it up: should the job exist, it ends itself when it starts",
-            )
+            hint = f"serried forget {status.id} gives it up: should the job exist, it ends itself when it starts"
+            raise SubmissionUncertain(f"it is not known whether the scheduler has run `{status.id}`", hint=hint)
     named = [f"{one.id} ({one.summary.name if one.summary else '?'}, {one.state})" for one in live[:_NAMED]]
     more = f" and {len(live) - _NAMED} more" if len(live) > _NAMED else ""
     return yes or run_view.agreed("stop", "stopped", ", ".join(named) + more)

@@ -76,10 +76,8 @@ def command(
         request = request.with_setting("project.snapshot", value=snapshot)
     if len(experiments) > 1 and request.is_script:
         script, *words = experiments
-        raise UsageError(
-            f"`{script}` is a job script, and `{words[0]}` follows it",
-            hint=f"its arguments go after `--`: serried submit {shlex.join([script, '--', *words])}",
-        )
+        hint = f"its arguments go after `--`: serried submit {shlex.join([script, '--', *words])}"
+        raise UsageError(f"`{script}` is a job script, and `{words[0]}` follows it", hint=hint)
     if len(experiments) > 1:
         options.check_several(values)
         try:

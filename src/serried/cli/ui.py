@@ -52,20 +52,14 @@ def named_event_files(selection: Selection) -> Iterator[tuple[str, Path]]:
     other folder is `RUN:PATH`, with the path that `serried fetch` gives the folder. At most `LOOKED` entries are read
     of each tree. Links are left out: they may lead in a circle, or out of the run.
     """
-    if selection.is_array:
-        yield from _with_curve_names(selection, _in_working_trees(selection))  # that all tasks may share
-    for task in selection.tasks:
-        own = Selection(selection.record, task)
-        yield from _with_curve_names(own, _below(own.place.path / _TRACKER, str(_TRACKER)))  # also of many
-        yield from _with_curve_names(own, _below(own.place.results, RESULTS))
-        yield from _with_curve_names(own, _below(own.place.checkpoints, CHECKPOINTS))
-        if not selection.is_array:
-            yield from _with_curve_names(own, _in_working_trees(own))
-
-
-def _with_curve_names(selection: Selection, found: Iterable[tuple[PurePosixPath, Path]]) -> Iterator[tuple[str, Path]]:
-    for at, path in found:
-        yield str(selection) if at.parent == _TRACKER else f"{selection}:{at.parent}", path
+    tasks = [Selection(selection.record, task) for task in selection.tasks]
+    for own in [selection, *tasks] if selection.is_array else tasks:
+        found = [_in_working_trees(own)] if own.is_array == selection.is_array else []  # tasks may share a tree
+        if not own.is_array:
+            found.append(_below(own.place.path / _TRACKER, str(_TRACKER)))  # also of many
+            found += [_below(own.place.results, RESULTS), _below(own.place.checkpoints, CHECKPOINTS)]
+        for at, path in itertools.chain(*found):
+            yield str(own) if at.parent == _TRACKER else f"{own}:{at.parent}", path
 
 
 def _below(folder: Path, name: str) -> Iterator[tuple[PurePosixPath, Path]]:
@@ -197,10 +191,8 @@ def _import_library(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingProgramError(
-            f"a library that `serried tensorboard` needs is not installed beside Serried: {error}",
-            hint=install_hint(extra),
-        ) from None
+        message = f"a library that `serried tensorboard` needs is not installed beside Serried: {error}"
+        raise MissingProgramError(message, hint=install_hint(extra)) from None
 
 
 def _with_sweeps(chosen: Sequence[Selection]) -> list[Selection]:
@@ -348,10 +340,8 @@ def command(*, run: str | None, port: int | None, path: Path | None) -> None:
         try:
             listener = loopback_listener("page", port)
         except OSError as error:
-            raise UsageError(
-                f"cannot listen on port {port}: {os.strerror(error.errno or 0).lower()}",
-                hint="leave out `--port`, and Serried takes a free one",
-            ) from error
+            message = f"cannot listen on port {port}: {os.strerror(error.errno or 0).lower()}"
+            raise UsageError(message, hint="leave out `--port`, and Serried takes a free one") from error
     _report(listener, path, f"#token={token}&{first}")
     runs = web_runs.Runs()
     runs.start()

@@ -39,8 +39,7 @@ def command(*, run: str, as_json: bool) -> None:
     if as_json:
         run_view.out_runs([explanation.to_json()])
     else:
-        for line in _lines(explanation):
-            console.out(line)
+        console.out("\n".join(_lines(explanation)))
     run_view.warn_if_stale([status])
     run_view.insist([status])
 

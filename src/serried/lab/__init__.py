@@ -134,9 +134,8 @@ def sweep_abandoned() -> None:
 
 def _check(name: str, nodes: int, gpus: int, cpus: int) -> None:
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,30}", name):
-        raise UsageError(
-            f"`{name}` cannot be the name of a lab", hint="use at most 31 lower-case letters, digits and hyphens"
-        )
+        hint = "use at most 31 lower-case letters, digits and hyphens"
+        raise UsageError(f"`{name}` cannot be the name of a lab", hint=hint)
     if not 1 <= nodes <= MAX_NODES:
         raise UsageError(f"a lab has 1 to {MAX_NODES} nodes, not {nodes}")
     if not 0 <= gpus <= 64:

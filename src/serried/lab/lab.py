@@ -65,10 +65,8 @@ def check_length(directory: Path) -> None:
     """Raise UsageError if a socket's path would be too long. The longest is spool/n60/n60_4294967295.4294967295."""
     most = 107 - len("/spool/n60/n60_4294967295.4294967295")
     if len(os.fsencode(directory)) > most:
-        raise UsageError(
-            f"`{directory}` is too long for the sockets of a lab",
-            hint=f"set SERRIED_LAB_ROOT so that it has at most {most} bytes",
-        )
+        hint = f"set SERRIED_LAB_ROOT so that it has at most {most} bytes"
+        raise UsageError(f"`{directory}` is too long for the sockets of a lab", hint=hint)
 
 
 def _make_root() -> None:
@@ -84,10 +82,8 @@ def _refusing_others() -> Iterator[None]:
     try:
         yield
     except PermissionError as error:
-        raise SerriedError(
-            f"`{error.filename}` is not a directory that only you can write to",
-            hint="remove it, or set SERRIED_LAB_ROOT",
-        ) from error
+        hint = "remove it, or set SERRIED_LAB_ROOT"
+        raise SerriedError(f"`{error.filename}` is not a directory that only you can write to", hint=hint) from error
 
 
 def create(spec: Spec, *, temporary: bool) -> Lab:
@@ -130,10 +126,8 @@ def _put_in_place(aside: Path, spec: Spec) -> None:
     try:
         aside.rename(spec.directory)
     except OSError as error:
-        raise UsageError(
-            f"lab `{spec.name}` is already up",
-            hint=f"another name: serried lab up --name NAME; or end it: serried lab down {spec.name}",
-        ) from error
+        hint = f"another name: serried lab up --name NAME; or end it: serried lab down {spec.name}"
+        raise UsageError(f"lab `{spec.name}` is already up", hint=hint) from error
 
 
 def _with_devices(spec: Spec, folder: Path) -> Spec:
@@ -156,10 +150,8 @@ def _existing_devices(count: int) -> tuple[str, ...]:
     candidates += [Path("/dev", name) for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx")]
     devices = [str(device) for device in candidates if device.is_char_device()]
     if len(devices) < count:
-        raise UsageError(
-            f"this machine has character devices for {len(devices)} simulated GPUs, not {count}",
-            hint="request fewer with --gpus, or start the lab as root",
-        )
+        message = f"this machine has character devices for {len(devices)} simulated GPUs, not {count}"
+        raise UsageError(message, hint="request fewer with --gpus, or start the lab as root")
     return tuple(devices[:count])
 
 
@@ -175,10 +167,8 @@ def claim_ports(count: int) -> Iterator[int]:
             if _can_listen(claim, block) and all(map(_is_free, range(block + 1, block + 1 + count))):
                 yield block + 1
                 return
-    raise SerriedError(
-        f"no {count} consecutive ports are free between {_FIRST_PORT} and {_LAST_PORT}",
-        hint="end labs that you no longer need: serried lab status; serried lab down --all",
-    )
+    hint = "end labs that you no longer need: serried lab status; serried lab down --all"
+    raise SerriedError(f"no {count} consecutive ports are free between {_FIRST_PORT} and {_LAST_PORT}", hint=hint)
 
 
 def _is_free(port: int) -> bool:

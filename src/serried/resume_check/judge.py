@@ -244,15 +244,11 @@ class Judgement:
 def check_whole(curves: Curves, found: Sequence[Trace], stops: int, ignore: Sequence[str] = ()) -> int:
     """The number of steps of the uninterrupted training. Raises SerriedError if there is nothing to compare."""
     if not any(curves.values()):
-        raise SerriedError(
-            "nothing to compare: no rank has logged anything",
-            hint="a training logs by `run.log(loss=loss)` of `serried.train`, once a step",
-        )
+        hint = "a training logs by `run.log(loss=loss)` of `serried.train`, once a step"
+        raise SerriedError("nothing to compare: no rank has logged anything", hint=hint)
     if compare(curves, curves, ignore=ignore).values == 0:
-        raise SerriedError(
-            "nothing to compare: all logged metrics measure speed, not learning",
-            hint="log the loss: `run.log(loss=loss)`",
-        )
+        hint = "log the loss: `run.log(loss=loss)`"
+        raise SerriedError("nothing to compare: all logged metrics measure speed, not learning", hint=hint)
     steps = min((trace.steps for trace in found), default=0)
     if steps == 0:
         raise SerriedError(
@@ -260,10 +256,8 @@ def check_whole(curves: Curves, found: Sequence[Trace], stops: int, ignore: Sequ
             hint="call `ckpt.step()` once a step, and exit when it is true: see `serried docs train-session`",
         )
     if steps <= stops:
-        raise SerriedError(
-            f"the training takes {steps} step{'s' * (steps > 1)}, too few for {stops} stops",
-            hint=f"at most `--stops {steps - 1}`, or a longer training" if steps > 1 else "a longer training",
-        )
+        hint = f"at most `--stops {steps - 1}`, or a longer training" if steps > 1 else "a longer training"
+        raise SerriedError(f"the training takes {steps} step{'s' * (steps > 1)}, too few for {stops} stops", hint=hint)
     return steps
 
 
