@@ -13,6 +13,7 @@ from serried.bench.store import GridPoint
 from serried.records.status import RunStatus, Verdict
 from serried.schema.series import Entry, step_line
 
+pytestmark = pytest.mark.usefixtures("state_home")
 TWO = GridPoint(1, 2, "agent", "ddp")
 
 
@@ -91,8 +92,7 @@ def figures_of(run, state="COMPLETED", message="", **options):
     return measure(status, TWO, warm_up="0", **options)
 
 
-def test_a_run_is_measured_from_its_files(tmp_path, state_home):
-    assert not state_home.exists()
+def test_a_run_is_measured_from_its_files(tmp_path):
     run = RunOnDisk(tmp_path, nodes=1)
     attempt = run.attempt(started=990.0)
     for rank, late in ((0, 0.0), (1, 0.5)):
@@ -108,8 +108,7 @@ def test_a_run_is_measured_from_its_files(tmp_path, state_home):
     assert stopped == dataclasses.replace(found, state="TIMEOUT")
 
 
-def test_a_run_that_failed_keeps_its_reason_though_it_has_steps(tmp_path, state_home):
-    assert not state_home.exists()
+def test_a_run_that_failed_keeps_its_reason_though_it_has_steps(tmp_path):
     run = RunOnDisk(tmp_path, nodes=1)
     run.log(0, "warming up\n10 images/s\n20 images/s step 0.5\n30 images/s\n")
     write_json(run.attempt().claim, {"started": 990.0})
@@ -131,8 +130,7 @@ def test_a_run_that_failed_keeps_its_reason_though_it_has_steps(tmp_path, state_
         (r"nothing (\d+)", (None, None, "it reported no samples per second")),
     ],
 )
-def test_a_program_may_report_steps_instead(tmp_path, state_home, source, figures):
-    assert not state_home.exists()
+def test_a_program_may_report_steps_instead(tmp_path, source, figures):
     run = RunOnDisk(tmp_path, nodes=1)
     run.log(0, "1/3, 1.00it/s\r2/3, 4.00it/s\r3/3, 4.00it/s\nstep took 0.5 s, 100 images/s\n")
     write_json(run.attempt().claim, {"started": 990.0})
@@ -144,8 +142,7 @@ def test_a_program_may_report_steps_instead(tmp_path, state_home, source, figure
     assert without.reason == "the size of its batch is unknown: give it as `--batch`"
 
 
-def test_a_program_may_write_its_speed_to_a_file(tmp_path, state_home):
-    assert not state_home.exists()
+def test_a_program_may_write_its_speed_to_a_file(tmp_path):
     run = RunOnDisk(tmp_path, nodes=1)
     write_json(run.attempt().claim, {"started": 990.0})
     run.where.results.mkdir()
@@ -155,8 +152,7 @@ def test_a_program_may_write_its_speed_to_a_file(tmp_path, state_home):
     assert (found.samples_per_second, found.steps, found.reason) == (20.0, 2, "")
 
 
-def test_a_run_whose_directory_is_gone_says_so(tmp_path, state_home):
-    assert not state_home.exists()
+def test_a_run_whose_directory_is_gone_says_so(tmp_path):
     run = RunOnDisk(tmp_path, nodes=1)
     shutil.rmtree(run.where.path, ignore_errors=True)
     assert figures_of(run).reason == "its run directory was deleted"

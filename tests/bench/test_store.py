@@ -9,6 +9,7 @@ from serried.base.errors import UsageError
 from serried.bench import store
 from serried.bench.store import Bench, GridPoint, PointRun, benches, find, only_writer
 
+pytestmark = pytest.mark.usefixtures("state_home")
 ONE = GridPoint(1, 1, "agent", "single", batch=8)
 
 
@@ -23,8 +24,7 @@ def test_a_bench_is_read_as_it_was_written(state_home):
     assert (find("b-abcd"), bench.missing) == (bench, [1])
 
 
-def test_a_bench_is_found_by_id_name_and_as_the_last(state_home):
-    assert not state_home.exists()
+def test_a_bench_is_found_by_id_name_and_as_the_last():
     for name, called, day in (("b-aaaa", "train", 1), ("b-bbbb", "train", 2), ("b-cccc", "other", 3)):
         a_bench(name, called, f"2026-11-0{day}T00:00:00Z").write()
     (store.folder() / "b-torn.json").write_text('{"bench": "b-to')
@@ -38,8 +38,7 @@ def test_a_bench_is_found_by_id_name_and_as_the_last(state_home):
     assert raised.value.message == "no bench is called `../runs/x`"
 
 
-def test_a_second_writer_is_refused_while_the_first_is_at_work(state_home):
-    assert not state_home.exists()
+def test_a_second_writer_is_refused_while_the_first_is_at_work():
     with only_writer("b-abcd"), pytest.raises(UsageError) as raised, only_writer("b-abcd"):
         pass
     assert (
@@ -52,8 +51,7 @@ def test_a_second_writer_is_refused_while_the_first_is_at_work(state_home):
 
 
 @pytest.mark.parametrize(("host", "is_free"), [(os.uname().nodename, True), ("login2", False)])
-def test_the_place_of_a_killed_writer_is_free_on_this_machine_only(state_home, host, is_free):
-    assert not state_home.exists()
+def test_the_place_of_a_killed_writer_is_free_on_this_machine_only(host, is_free):
     store.folder().mkdir(parents=True)
     owner = {"host": host, "pid": 999_999_999, "started": "17"}
     (store.folder() / ".b-abcd.writer-1").write_text(json.dumps(owner))

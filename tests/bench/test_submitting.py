@@ -170,15 +170,13 @@ def test_a_point_starts_after_no_run_that_was_deleted(bench, scheduler):
 
 
 def test_what_a_point_cannot_fill_in_is_refused():
-    with pytest.raises(UsageError) as raised:
-        check_passed({"size": "{batches}"}, [ONE])
-    assert (raised.value.message, raised.value.hint) == (
-        "`--pass` cannot fill in `{batches}`",
-        "there are `{batch}`, `{global_batch}`, `{method}`, `{nodes}`, `{ranks}`",
-    )
-    with pytest.raises(UsageError) as raised:
-        check_passed({"size": "{batch}"}, [GridPoint(1, 1, "agent", "single")])
-    assert raised.value.hint == "`--batch N` sets the batch"
+    for text, point, hint in (
+        ("{batches}", ONE, "there are `{batch}`, `{global_batch}`, `{method}`, `{nodes}`, `{ranks}`"),
+        ("{batch}", GridPoint(1, 1, "agent", "single"), "`--batch N` sets the batch"),
+    ):
+        with pytest.raises(UsageError) as raised:
+            check_passed({"size": text}, [point])
+        assert (raised.value.message, raised.value.hint) == (f"`--pass` cannot fill in `{text}`", hint)
 
 
 def test_points_are_passed_as_numbers_and_texts(bench):

@@ -83,9 +83,6 @@ class GridPoint:
         strong = [STRONG] if self.scaling == STRONG else []
         return [self.launch if self.method == DDP else self.method, *strong]
 
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
 
 def grid(
     *,
@@ -150,7 +147,7 @@ class PointRun:
 
     def to_json(self) -> dict[str, Any]:
         own = {"run": self.run, "submitted": self.is_submitted, "refusal": self.refusal or None}
-        return {**self.point.to_json(), **own}
+        return {**dataclasses.asdict(self.point), **own}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> PointRun:
