@@ -24,7 +24,7 @@ from serried.agent.comms.node_registry import NodeRegistry
 from serried.agent.launchers import local_socket, programs
 from serried.agent.launchers.script import ScriptNode
 from serried.agent.loop import Loop
-from serried.agent.stage_in.relay import DataServer, Wire, call
+from serried.agent.stage_in.relay import DataServer, Wire
 from serried.schema.layout import RunDirectory
 from waiting import until
 
@@ -295,8 +295,9 @@ def test_a_false_head_costs_a_node_no_more_than_the_connection(monkeypatch):
         thread = threading.Thread(target=lie, daemon=True)
         thread.start()
         for _ in said:
-            with pytest.raises((OSError, ProtocolError)):
-                call(liar.getsockname(), KEY, {"node": 0}, SECONDS)
+            connection = socket.create_connection(liar.getsockname(), SECONDS)
+            with pytest.raises((OSError, ProtocolError)), connection:
+                rendezvous.greet(connection, KEY, {"node": 0}, SECONDS)
         thread.join(SECONDS)
         door.serve()
 

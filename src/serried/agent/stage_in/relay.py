@@ -94,9 +94,9 @@ class DataServer:
 
         def run() -> None:
             self._loop.run()
-            greetings.close()
+            self._acceptor.close()
 
-        greetings = Acceptor(
+        self._acceptor = Acceptor(
             self._loop,
             self._listener,
             key,
