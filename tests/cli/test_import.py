@@ -64,16 +64,12 @@ def test_an_existing_file_is_not_changed_and_can_be_added_to(serried, folder: Pa
     assert again.err == "error: `serried.toml` has an experiment `new` already\n\nhint: choose another with --name\n"
 
 
-def test_a_dry_run_writes_nothing(serried, folder: Path):
+def test_a_dry_run_writes_nothing_and_json_has_every_setting_and_suggestion(serried, folder: Path):
     done = serried("import", "resnet.sbatch", "--dry-run")
     assert (done.code, done.out) == (0, RESNET)
     assert done.err.startswith("the experiment runs `resnet.sbatch` unchanged; 3 suggestions\n")
-    assert not (folder / "serried.toml").exists()
-
-
-@pytest.mark.usefixtures("folder")
-def test_json_has_every_setting_and_suggestion(serried):
     done = serried("import", "resnet.sbatch", "--dry-run", "--json")
+    assert not (folder / "serried.toml").exists()
     found = json.loads(done.out)
     assert (done.err, found["schema"], found["written"], found["toml"]) == ("", 1, False, RESNET)
     assert (found["name"], found["script"], found["settings"]) == (

@@ -183,8 +183,9 @@ def closed():
     os.close(writer)
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("line", ["ps --all", "show last --json", "--help", "ps --help"])
+@pytest.mark.parametrize(
+    ("line", "unbuffered"), [("ps --all", ""), ("show last --json", "1"), ("--help", "1"), ("ps --help", "")]
+)
 def test_a_reader_that_has_seen_enough_is_no_failure(serried, closed, line, unbuffered):
     assert serried(*line.split(), stdout=closed, unbuffered=unbuffered) == (0, "")
 

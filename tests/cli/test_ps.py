@@ -394,13 +394,13 @@ def test_hostile_metrics_and_numbers_beyond_all_measure_stay_on_their_line(serri
 def test_an_array_reads_the_files_of_a_few_running_tasks_and_names_those_without_steps(
     serried, make, slurm, monkeypatch
 ):
-    run = make("eeeeee", job="5", indices=range(1000))
-    for task in range(1000):
-        slurm.tell(Job("5", task, "RUNNING" if task < 500 else "PENDING"))
-    for task in range(500):
+    run = make("eeeeee", job="5", indices=range(100))
+    for task in range(100):
+        slurm.tell(Job("5", task, "RUNNING" if task < 50 else "PENDING"))
+    for task in range(50):
         run.live(live_of(NOW - 3, a_live_node(step_age=500.0 if task == 3 else 0.4)), task=task)
     opened = []
     monkeypatch.setattr(live, "read", lambda path: opened.append(path) or READ(path))
     done = serried("ps")
-    assert done.out.splitlines()[1].endswith("0/1000 done, 1 without a step for minutes, 500 running")
+    assert done.out.splitlines()[1].endswith("0/100 done, 1 without a step for minutes, 50 running")
     assert len(opened) == 16

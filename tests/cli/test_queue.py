@@ -83,15 +83,10 @@ def answered(now, fake_slurm, tmp_path, monkeypatch):  # noqa: ARG001 - it patch
 
 
 @pytest.mark.usefixtures("answered")
-def test_the_page_shows_what_is_free_who_waits_and_what_would_start_sooner(serried, make):
+def test_the_page_shows_what_is_free_and_who_waits_and_that_of_a_run_its_partition_and_job(serried, make):
     make(job="13")
     done = serried("queue")
     assert (done.out, done.err, done.code) == (PAGE, "", 0)
-
-
-@pytest.mark.usefixtures("answered")
-def test_the_page_of_a_run_is_about_its_partition_and_its_job(serried, make):
-    make(job="13")
     done = serried("queue", "k3f9q2")
     assert done.code == 0
     assert "short" not in done.out
@@ -319,7 +314,9 @@ def a_page(age: float = 0.0) -> Page:
 
 def test_a_narrow_terminal_has_fewer_columns_and_whole_numbers(terminal):
     whole = "PARTITION        LIMIT  GPU                    FREE  USED  OUT  NODES   CPUS          RUN   WAIT"
-    assert whole in queue.lines(a_page())  # in a pipe
+    page = [*queue.lines(a_page())]  # in a pipe
+    assert (whole in page, page[-1]) == (True, "you have no jobs here")
+    assert [*queue.lines(a_page(age=27))][-1] == "you have no jobs here, as of 27s ago"
     for columns, table in (
         (
             80,
@@ -353,8 +350,3 @@ def test_a_long_name_of_a_run_is_cut(monkeypatch):
     page = dataclasses.replace(a_page(), waiting=[job], runs={"22": ("k3f9q2", "x" * 300)})
     heads = [line for line in queue.lines(page) if line.startswith("k3f9q2")]
     assert heads == [f"k3f9q2 {'x' * 23}…, job 22: 1 node x 2 GPUs for 1h in gpu"]
-
-
-def test_an_old_answer_claims_nothing_about_now():
-    assert [*queue.lines(a_page())][-1] == "you have no jobs here"
-    assert [*queue.lines(a_page(age=27))][-1] == "you have no jobs here, as of 27s ago"

@@ -79,14 +79,11 @@ def test_when_one_file_cannot_be_written_none_is_left(folder: Path, monkeypatch:
     assert list(folder.iterdir()) == []
 
 
-def test_a_dry_run_shows_every_file_and_writes_none(folder: Path):
+def test_a_dry_run_shows_every_file_and_json_tells_what_was_written(folder: Path):
     shown = start("--template", "stream", "--dry-run").stdout
     assert [line[2:] for line in shown.splitlines() if line[2:] in FILES] == FILES
     assert (templates.files("stream")["train.py"]).decode() in shown
     assert list(folder.iterdir()) == []
-
-
-def test_json_tells_what_was_written(folder: Path):
     told = json.loads(start("--template", "train", "--json").stdout)
     assert told == {"schema": 1, "template": "train", "files": FILES, "written": True}
     assert sorted(path.name for path in folder.iterdir()) == FILES
