@@ -354,11 +354,11 @@ class Node:
         if not self._is_stopping:
             self._is_stopping = True
             self._record_stop(reason)
-            if self._ranks and reason == Reason.SILENCE:  # their stacks show where they hang
-                self._ranks.abort()
-            elif self._ranks:
-                self._ranks.terminate()
             if self._ranks:
+                if reason == Reason.SILENCE:  # their stacks show where they hang
+                    self._ranks.abort()
+                else:
+                    self._ranks.terminate()
                 self._exits.release(self._ranks, stumbled=True)
         if self._ranks and (self._kill is None or self._kill.due > time.monotonic() + grace):
             if self._kill:
@@ -389,20 +389,15 @@ class Node:
         leftovers = [leftover for leftover in self.find_leftovers() if not leftover.may_outlive_ranks]
         can_wait = not (self._is_stopping or self._ranks.may_leave_processes)
         can_wait = can_wait and not any(exit_.has_failed for exit_ in self._ranks.exits.values())
-        if leftovers and can_wait and self._may_linger():
-            return
+        if leftovers and can_wait:
+            self._lingering_since = self._lingering_since or time.monotonic()
+            lingered = time.monotonic() - self._lingering_since
+            if lingered <= self.attempt.grace_seconds:  # a helper often ends shortly after its program
+                self.loop.after(min(1.0, 0.02 + lingered), self.finish_if_ended)
+                return
         if self._side_commands and not self._side_commands.end(self.finish_if_ended, is_urgent=self._is_stopping):
             return
         self._finish([leftover.command for leftover in leftovers] if can_wait else [])
-
-    def _may_linger(self) -> bool:
-        """Check again soon, until the grace is over: a helper often ends shortly after its program."""
-        self._lingering_since = self._lingering_since or time.monotonic()
-        lingered = time.monotonic() - self._lingering_since
-        if lingered > self.attempt.grace_seconds:
-            return False
-        self.loop.after(min(1.0, 0.02 + lingered), self.finish_if_ended)
-        return True
 
     def find_leftovers(self) -> List[orphans.Leftover]:
         return orphans.leftovers(self.attempt.process_tag, self._index, os.getpid())

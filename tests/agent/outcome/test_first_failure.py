@@ -7,37 +7,29 @@ from serried.agent.outcome import verdict
 from serried.agent.outcome.evidence import first_failure
 from tables import for_each
 
-
-def test_the_first_failure_is_the_earliest_on_its_nodes_own_clock():
-    known = evidence([*STARTED, ended(0, exit_of(0, 1, seconds=2.0)), ended(1, exit_of(1, 7, seconds=1.5))])
-
-    assert first_failure(known).exit.rank == 1
-
-
-def test_a_rank_that_stumbled_over_another_failed_first_only_where_all_did():
-    stumbled = [exit_of(0, 1, seconds=0.5, stumbled=True), exit_of(1, 1, seconds=0.4, stumbled=True)]
-    assert first_failure(evidence([*STARTED, ended(0, *stumbled)])).exit.rank == 1
-    known = evidence([*STARTED, ended(0, *stumbled), ended(1, exit_of(2, 9, seconds=1.5))])
-    assert first_failure(known).exit.rank == 2
+STUMBLED = [exit_of(0, 1, seconds=0.5, stumbled=True), exit_of(1, 1, seconds=0.4, stumbled=True)]
+COUNTED = {"error": "x", "order": 1}
+"""Of a rank that the ranks' common store counted as the first to fail."""
+LATER = [exit_of(0, 1, seconds=0.5, error="x", order=2), exit_of(2, 1, seconds=0.4, error="x")]
 
 
-def test_which_rank_failed_first_is_counted_by_the_ranks_store_where_it_could_be():
-    later = [exit_of(0, 1, seconds=0.5, error="x", order=2), exit_of(2, 1, seconds=0.4, error="x")]
-    known = evidence([*STARTED, ended(0, *later), ended(1, exit_of(1, 7, seconds=1.5, error="x", order=1))])
-    assert first_failure(known).exit.rank == 1
-    lost = exit_of(1, 1, seconds=0.4, error="x", order=1, stumbled=True)  # of one that could not count itself
-    assert first_failure(evidence([*STARTED, ended(0, exit_of(0, 3)), ended(1, lost)])).exit.rank == 0
-
-
-def test_a_rank_that_died_before_another_said_that_it_failed_was_the_first():
-    later = exit_of(1, 7, seconds=0.6, error="x", order=1)
-    known = evidence([*STARTED, ended(0, exit_of(0, signal=9, seconds=0.5), later)])
-    assert first_failure(known).exit.rank == 0
-
-
-@for_each("own", [exit_of(1, signal=9), exit_of(1, signal=11), exit_of(1, 5)])
-def test_of_ranks_that_ended_at_once_the_one_is_named_that_did_not_end_by_an_exception(own):
-    assert first_failure(evidence([*STARTED, ended(0, exit_of(0, 1), own, exit_of(2, signal=6))])).exit.rank == 1
+@for_each(
+    ("why", "exits", "rank"),
+    [
+        ("the earliest on its node's own clock", [exit_of(0, 1, seconds=2.0), exit_of(1, 7, seconds=1.5)], 1),
+        ("all lost another rank", STUMBLED, 1),
+        ("others only lost it", [*STUMBLED, exit_of(2, 9, seconds=1.5)], 2),
+        ("the store counted it first", [*LATER, exit_of(1, 7, seconds=1.5, **COUNTED)], 1),
+        ("the other could not count itself", [exit_of(0, 3), exit_of(1, 1, seconds=0.4, stumbled=True, **COUNTED)], 0),
+        ("it died before another was counted", [exit_of(0, signal=9, seconds=0.5), exit_of(1, 7, **COUNTED)], 0),
+        *(
+            ("at once, but not by an exception", [exit_of(0, 1), own, exit_of(2, signal=6)], 1)
+            for own in (exit_of(1, signal=9), exit_of(1, signal=11), exit_of(1, 5))
+        ),
+    ],
+)
+def test_the_first_failure_is_named(why, exits, rank):  # noqa: ARG001 - it says what the case is
+    assert first_failure(evidence([*STARTED, *(ended(at, exit_) for at, exit_ in enumerate(exits))])).exit.rank == rank
 
 
 @for_each(

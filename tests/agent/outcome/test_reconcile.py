@@ -71,10 +71,7 @@ def test_the_scheduler_has_its_word_on_what_it_did(end, word, is_unrecorded, exp
     told = reconcile.by_the_scheduler(end, word, is_unrecorded=is_unrecorded)
 
     assert (told.state, told.cause) == expected
-
-
-def test_what_is_lost_has_no_exit_code():
-    assert reconcile.by_the_scheduler(KILLED, "", is_unrecorded=True).exit_code is None
+    assert (told.exit_code is None) == (told.state == "LOST")
 
 
 @for_each(

@@ -314,47 +314,48 @@ def test_only_every_ranks_own_zero_is_completed(codes, events, has_checkpoint, o
     assert (judged.exit_code == 0) == (judged.state == "COMPLETED")
 
 
-def apart(*nodes, early=False):
-    """The warnings of two ranks that ended well, by what each node saw of connections and how much was computed."""
-    ends = [{**end, "contact": seen, "cpu_seconds": seconds} for end, (seen, seconds) in zip(FINE, nodes, strict=False)]
-    head = [*STARTED, *([event("ranks-apart", message="x")] if early else []), *ends, *FINE[len(nodes) :]]
-    document = verdict.end_of(evidence(head), None, [], AttemptVerdict("COMPLETED", 0, None, "fine")).to_json()
-    return [warning["code"] for warning in document.get("warnings", ())]
+def apart(ends, *events, end=("COMPLETED", 0, None), failure=None):
+    """The messages about ranks that did not connect, by what each node saw of that and how much was computed."""
+    judged = AttemptVerdict(*end, "it ended")
+    warnings = verdict.end_of(ran(*events, *ends), failure, [], judged).warnings
+    return [warning.message for warning in warnings if warning.code == "ranks-apart"]
+
+
+def seen(ends, *nodes):
+    return [
+        *(
+            {**end, "contact": contact, "cpu_seconds": seconds}
+            for end, (contact, seconds) in zip(ends, nodes, strict=False)
+        ),
+        *ends[len(nodes) :],
+    ]
+
+
+REPORTED = event("ranks-apart", message="x")
+APART = "no rank has connected to another: the program ran 2 times, each by itself"
 
 
 @for_each(
-    ("nodes", "early", "expected"),
+    ("ends", "events", "expected"),
     [
-        (((False, 0.6), (False, 0.6)), False, ["ranks-apart"]),
-        (((False, 0.1), (False, 0.1)), False, []),
-        (((False, 0.1), (False, 0.1)), True, ["ranks-apart"]),
-        (((False, 9.0), (True, 9.0)), False, []),
-        (((False, 9.0), (None, 9.0)), True, []),
-        (((False, 9.0),), True, []),
+        (seen(FINE, (False, 0.6), (False, 0.6)), [], [APART]),
+        (seen(FINE, (False, 0.1), (False, 0.1)), [], []),
+        (seen(FINE, (False, 0.1), (False, 0.1)), [REPORTED], [APART]),
+        (seen(FINE, (False, 9.0), (True, 9.0)), [], []),
+        (seen(FINE, (False, 9.0), (None, 9.0)), [REPORTED], []),
+        (seen(FINE, (False, 9.0)), [REPORTED], []),
+        # Ranks that were ended: only if that was reported while they ran.
+        (seen(OURS, (False, 9.0), (False, 9.0)), [stopping("limit")], []),
+        (seen(OURS, (False, 9.0), (False, 9.0)), [REPORTED, stopping("limit")], ["x"]),
     ],
 )
-def test_ranks_are_apart_only_where_every_node_saw_no_contact(nodes, early, expected):
-    assert apart(*nodes, early=early) == expected
-
-
-@for_each(("early", "expected"), [(False, []), (True, ["x"])])
-def test_ranks_that_were_ended_are_apart_only_as_it_was_reported_while_they_ran(early, expected):
-    ends = [
-        {**ended(node, exit_of(node, None, signal=15, ours=True)), "contact": False, "cpu_seconds": 9.0}
-        for node in (0, 1)
-    ]
-    head = [*STARTED, *([event("ranks-apart", message="x")] if early else []), stopping("limit"), *ends]
-    document = verdict.end_of(evidence(head), None, [], AttemptVerdict("TIMEOUT", 124, "limit", "time limit")).to_json()
-    assert [warning["message"] for warning in document.get("warnings", ())] == expected
+def test_ranks_are_apart_only_where_every_node_saw_no_contact(ends, events, expected):
+    assert apart(ends, *events) == expected
 
 
 def test_a_rank_that_failed_before_it_could_join_is_not_apart():
     failure = FirstFailure(Exit.from_json(exit_of(0, 1)))
-    ends = [{**end, "contact": False, "cpu_seconds": 9.0} for end in FINE]
-    document = verdict.end_of(
-        evidence([*STARTED, *ends]), failure, [], AttemptVerdict("FAILED", 1, "exit", "failed")
-    ).to_json()
-    assert "warnings" not in document
+    assert apart(seen(FINE, (False, 9.0), (False, 9.0)), end=("FAILED", 1, "exit"), failure=failure) == []
 
 
 @for_each("measured, seconds", [(None, 0.0), (12.3, 12.3)])
