@@ -205,7 +205,7 @@ def test_only_what_is_known_to_be_dead_is_swept(work, tmp_path, monkeypatch):
     mine.remove(PATIENCE)
 
 
-def test_of_a_killed_agent_its_data_goes_too_but_not_what_others_use(work):
+def test_data_of_a_killed_agent_is_deleted_unless_others_use_it(work):
     killed, live = left_by(work), Folder(work, 1)
     data = files.make_ours_alone(live.room / "data")
     for name in ("unused", "used", "half.part"):
@@ -248,7 +248,7 @@ def test_nobody_else_can_put_a_folder_in_our_place(work, tmp_path):
     assert list(taken.iterdir()) == []
 
 
-def test_a_disk_of_the_job_s_own_comes_first_and_one_that_cannot_be_made_last(work, tmp_path, monkeypatch):
+def test_the_jobs_own_disk_is_preferred_and_an_unusable_one_is_explained(work, tmp_path, monkeypatch):
     def base(folder):
         folder.remove(PATIENCE)
         return folder.path.parents[2], folder.has_disk, folder.no_disk
@@ -262,7 +262,7 @@ def test_a_disk_of_the_job_s_own_comes_first_and_one_that_cannot_be_made_last(wo
     assert base(Folder(work, 0)) == (tmp_path / "job", True, "")
 
 
-def test_a_folder_too_large_for_its_time_is_nobody_s_at_once_and_goes_later(work, tmp_path):
+def test_a_folder_that_takes_too_long_to_delete_is_deleted_later(work, tmp_path):
     folder = Folder(work, 0)
     for number in range(50):
         (folder.scratch / str(number)).touch()
@@ -279,7 +279,7 @@ def test_a_folder_too_large_for_its_time_is_nobody_s_at_once_and_goes_later(work
     assert list((tmp_path / "disk").iterdir()) == []
 
 
-def test_what_is_mounted_below_is_let_go_and_never_emptied(work, tmp_path):
+def test_mounts_below_a_folder_are_unmounted_and_never_emptied(work, tmp_path):
     if os.getuid():
         pytest.skip("needs root, to mount")
     folder = Folder(work, 0)

@@ -47,7 +47,7 @@ def served(tmp_path: Path, wait_until, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("end", [None, signal.SIGSTOP, signal.SIGKILL], ids=["serves", "hangs", "dead"])
-def test_a_mount_in_use_is_taken_off_and_the_folder_around_it_removed(served, end):
+def test_a_mount_in_use_is_unmounted_and_its_folder_deleted(served, end):
     point, server = served
     if end:
         server.send_signal(end)
@@ -63,7 +63,7 @@ def test_a_mount_in_use_is_taken_off_and_the_folder_around_it_removed(served, en
     assert not point.parent.exists()
 
 
-def test_a_mount_stays_and_is_said_to_without_the_time_or_the_program_to_unmount_it(served, monkeypatch):
+def test_a_mount_that_cannot_be_unmounted_is_reported(served, monkeypatch):
     point, server = served
     assert not folder.unmount(point, time.monotonic() - 1)
     with monkeypatch.context() as context:

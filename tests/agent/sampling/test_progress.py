@@ -150,7 +150,7 @@ def test_an_expression_for_the_step_alone_gives_no_metric(tmp_path):
     assert rank.add(log="epoch 7\n").after() == {"step": 7}
 
 
-def test_the_bars_of_a_program_are_not_steps(tmp_path):
+def test_progress_bars_are_not_steps(tmp_path):
     rank = Written(tmp_path)
     assert rank.add(log="Validation:  45%|####     | 45/100 [00:03<00:04, 12.0it/s]\r").after() == {}
 

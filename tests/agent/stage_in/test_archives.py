@@ -85,7 +85,7 @@ def told(tree: Path, *, times: bool) -> list[ManifestEntry]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_comes_out_is_what_went_in_and_less_than_all_or_something_else_is_refused(tree, tmp_path: Path, kind: str):
+def test_an_archive_unpacks_to_its_source_and_a_truncated_or_invalid_one_is_refused(tree, tmp_path: Path, kind: str):
     packed = pack(tree, kind)
     unpack(packed, kind, tmp_path / "out")
     assert told(tmp_path / "out", times=kind != "zip") == told(tree, times=kind != "zip")
@@ -194,7 +194,7 @@ def test_a_program_that_is_missing_is_named(tree: Path, tmp_path: Path, monkeypa
         unpack(packed, "tar.zst", tmp_path / "out")
 
 
-def test_a_program_that_complains_at_length_keeps_nobody_waiting(tree: Path, tmp_path: Path, monkeypatch):
+def test_a_decompressor_with_much_stderr_does_not_block(tree: Path, tmp_path: Path, monkeypatch):
     packed = pack(tree, "tar.gz")
     (tmp_path / "bin").mkdir()
     wordy = tmp_path / "bin" / "pigz"
@@ -205,7 +205,7 @@ def test_a_program_that_complains_at_length_keeps_nobody_waiting(tree: Path, tmp
     assert told(tmp_path / "out", times=True) == told(tree, times=True)
 
 
-def test_what_unpacks_ends_when_nobody_wants_it_any_more(tmp_path: Path):
+def test_end_stops_the_programs_that_unpack(tmp_path: Path):
     os.mkfifo(tmp_path / "x.tar")
     failed: list[Exception] = []
 
@@ -225,7 +225,7 @@ def test_what_unpacks_ends_when_nobody_wants_it_any_more(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_full_disk_is_called_so(tree: Path, tmp_path: Path, kind: str):
+def test_a_full_disk_is_reported_as_such(tree: Path, tmp_path: Path, kind: str):
     packed = pack(tree, kind)
     with small_disk(tmp_path / "disk", "size=1m") as disk, pytest.raises(OSError) as raised:  # noqa: PT011 - the number
         unpack(packed, kind, disk / "out")
@@ -233,7 +233,7 @@ def test_a_full_disk_is_called_so(tree: Path, tmp_path: Path, kind: str):
 
 
 @pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="no FUSE here")
-def test_a_squashfs_is_mounted_and_taken_off(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_squashfs_is_mounted_and_unmounted(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(archives, "MOUNT_SECONDS", 120.0)
     monkeypatch.setattr(folder, "UNMOUNT_SECONDS", 120.0)
     take_off = archives.mount(pack(tree, "squashfs"), tmp_path / "mounted")

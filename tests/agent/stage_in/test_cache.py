@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize("hashed", [False, True])
-def test_a_second_job_uses_what_is_there_and_sees_a_change_on_either_side(there: Path, disk: Path, hashed: bool):
+def test_a_second_job_uses_the_cache_unless_the_source_or_the_copy_has_changed(there: Path, disk: Path, hashed: bool):
     first = Job(there, disk, "a", hashed=hashed).bring()
     second = Job(there, disk, "a", hashed=hashed).bring()
     assert (first.origins, second.origins) == (["source"], ["cache"])
@@ -51,7 +51,7 @@ def test_a_second_job_uses_what_is_there_and_sees_a_change_on_either_side(there:
     assert kept(disk) == []
 
 
-def test_links_that_lead_out_lead_where_they_led(there: Path, disk: Path):
+def test_links_that_leave_the_tree_keep_their_targets(there: Path, disk: Path):
     (there / "raw").mkdir()
     (there / "raw" / "x").write_text("raw")
     (there / "a/below/in").symlink_to("../below/one")
@@ -61,28 +61,19 @@ def test_links_that_lead_out_lead_where_they_led(there: Path, disk: Path):
     below = second.view / "a/below"
     assert [(below / name).read_text() for name in ("in", "out")] == ["one", "raw"]
     assert os.readlink(below / "in") == "../below/one"
-
-
-def test_of_many_such_links_a_few_are_named(there: Path, disk: Path):
     for number in range(8):
         (there / "a" / str(number)).symlink_to("/")
     said = [facts["problem"] for event, facts in Job(there, disk, "a").bring().told if event == "staging-problem"]
-    assert said == [
-        *(f"{number} is a link that leads out of the tree, to /" for number in range(5)),
-        "3 more problems of this kind",
-    ]
+    assert said[5:] == ["4 more problems of this kind"]
+    assert said[0] == "0 is a link that leads out of the tree, to /"
 
 
-def test_what_was_there_before_the_node_last_started_is_not_believed(there: Path, disk: Path, monkeypatch):
+def test_an_item_from_before_the_last_boot_is_not_used(there: Path, disk: Path, monkeypatch):
     Job(there, disk, "a").bring().stager.release()
     monkeypatch.setattr("serried.agent.stage_in.items.boot", lambda: "another")
     assert Job(there, disk, "a").bring().origins == ["source"]
-
-
-def test_a_folder_that_the_job_before_has_removed_as_it_was_empty_is_made_again(there: Path, disk: Path):
-    job = Job(there, disk, "a")
-    (disk / "data").rmdir()
-    assert job.bring().origins == ["source"]
+    shutil.rmtree(disk / "data")  # as an earlier job does with the empty folder
+    assert Job(there, disk, "a").bring().origins == ["source"]
 
 
 def test_what_a_killed_job_left_half_done_is_not_used_but_removed(there: Path, disk: Path):
@@ -103,7 +94,7 @@ def source_key(path: Path) -> str:
     return scan(path).key
 
 
-def test_what_takes_no_bytes_or_does_not_say_how_many_does_not_stay_for_ever(there: Path, disk: Path):
+def test_items_without_a_size_are_deleted(there: Path, disk: Path):
     (there / "hollow").mkdir()
     for limit in (0, 1 << 40):
         Job(there, disk, "hollow").bring().stager.release()
@@ -125,7 +116,7 @@ def test_two_jobs_at_once_read_the_source_once(there: Path, disk: Path, monkeypa
     assert sorted(origin for job in jobs for origin in job.origins) == ["cache", "cache", "cache", "source"]
 
 
-def test_who_waits_for_another_job_is_told_for_whom_and_no_longer_than_that_one_lives(
+def test_a_job_waits_for_another_only_while_that_one_is_alive_and_says_for_which(
     there: Path, disk: Path, monkeypatch: pytest.MonkeyPatch, wait_until
 ):
     """The first is stuck, and gives signs of life for a while; then it is taken for suspended."""
@@ -173,7 +164,7 @@ def test_who_waits_for_another_job_is_told_for_whom_and_no_longer_than_that_one_
         assert (job.view / "a/below/one").read_text() == "one"
 
 
-def test_the_longest_unused_goes_first_and_what_is_used_stays(there: Path, disk: Path):
+def test_the_longest_unused_item_is_deleted_first_and_used_ones_stay(there: Path, disk: Path):
     for name in ("b", "c", "d"):
         shutil.copytree(there / "a", there / name)
         (there / name / name).touch()
@@ -187,17 +178,13 @@ def test_the_longest_unused_goes_first_and_what_is_used_stays(there: Path, disk:
     assert [name for name in sorted(keys) if (disk / "data" / keys[name]).exists()] == ["b", "d"]
 
 
-@pytest.mark.parametrize("name", ["missing", "a"])
-def test_a_source_that_cannot_be_read_is_named_before_anything_is_copied(there: Path, disk: Path, name: str):
+def test_a_source_that_cannot_be_read_is_named_before_anything_is_copied(there: Path, disk: Path):
     (there / "b").mkdir()
-    if name == "a":
-        shutil.rmtree(there / "a")
-        (there / "a").symlink_to("a")
-    job = Job(there, disk, "b", name)
-    because = {"missing": "does not exist", "a": "is a link that leads nowhere"}
-    with pytest.raises(StageError) as caught:
-        job.bring()
-    assert str(caught.value) == f"`{there / name}` {because[name]}"
+    (there / "loop").symlink_to("loop")
+    for name, because in (("missing", "does not exist"), ("loop", "is a link that leads nowhere")):
+        with pytest.raises(StageError) as caught:
+            Job(there, disk, "b", name).bring()
+        assert str(caught.value) == f"`{there / name}` {because}"
     assert kept(disk) == []
 
 
@@ -211,7 +198,7 @@ def open_to_all():
 
 @pytest.mark.skipif(os.getuid() != 0, reason="to be somebody else one has to be root")
 @pytest.mark.parametrize("what", ["below", "below/one"])
-def test_what_we_may_not_read_is_named(there: Path, open_to_all: Path, what: str):
+def test_an_unreadable_path_is_named(there: Path, open_to_all: Path, what: str):
     seen = shutil.copytree(there / "a", open_to_all / "a")
     (seen / what).chmod(0)
     os.seteuid(65534)
@@ -224,7 +211,7 @@ def test_what_we_may_not_read_is_named(there: Path, open_to_all: Path, what: str
     assert str(caught.value) == f"`{seen / what}` cannot be read: permission denied"
 
 
-def test_a_source_that_changes_while_it_is_read_is_looked_at_again(there: Path, disk: Path, monkeypatch):
+def test_a_source_that_changes_while_it_is_read_is_scanned_again(there: Path, disk: Path, monkeypatch):
     fill, times, most = worker.fill, [], [2]
 
     def changing(root: bytes, target: TreeWriter, *rest: object) -> None:
@@ -246,7 +233,7 @@ def test_a_source_that_changes_while_it_is_read_is_looked_at_again(there: Path, 
     assert kept(disk) == []
 
 
-def test_who_is_behind_hears_that_it_is_begun_again_before_what_is_half_done_goes(there: Path, disk: Path, monkeypatch):
+def test_the_next_node_is_told_of_a_restart_before_incomplete_files_are_deleted(there: Path, disk: Path, monkeypatch):
     """Else it would find files gone, and go to the source by itself."""
     job = Job(there, disk, "a")
     fill, remove, holding, told = worker.fill, tree.remove, job.stager.items[0].availability, []
@@ -295,7 +282,7 @@ exit 3
 """It reads a part of its archive, waits, and fails."""
 
 
-def test_how_far_an_archive_is_unpacked_is_seen(there: Path, disk: Path, monkeypatch: pytest.MonkeyPatch, wait_until):
+def test_the_progress_of_unpacking_is_reported(there: Path, disk: Path, monkeypatch: pytest.MonkeyPatch, wait_until):
     shutil.make_archive(str(there / "a"), "tar", there / "a")
     job = Job(there, disk, "a.tar=sets/a")
     (disk / "tar").write_text(TAR.replace("DISK", str(disk)))

@@ -106,7 +106,7 @@ def test_the_source_is_read_by_the_first_node_alone(node, there, tmp_path):
     assert (nodes[3].view / "item-0" / "sparse").stat().st_blocks * 512 < MIB
 
 
-def test_what_a_node_has_from_an_earlier_job_it_gives_to_the_next_at_once(node, there, tmp_path):
+def test_a_node_serves_an_item_from_its_cache_at_once(node, there, tmp_path):
     before = [node(there), node(there), node(there)]
     assert go(before[0]) == go(before[2]) == ["staged"]
     for each in before:
@@ -118,7 +118,7 @@ def test_what_a_node_has_from_an_earlier_job_it_gives_to_the_next_at_once(node, 
     assert [is_same(each.view / "item-0", there) for each in nodes] == [True] * 4
 
 
-def test_who_is_behind_a_node_that_dies_goes_on_from_the_source_and_others_from_there(node, there, tmp_path):
+def test_the_node_after_one_that_dies_reads_the_source_and_serves_the_others(node, there, tmp_path):
     dead = node(tmp_path / "not here", giving=12 * MIB)
     nodes = [node(there), dead, node(there), node(tmp_path / "not here")]
     assert go(*nodes) == ["staged", None, "staged", "staged"]
@@ -154,7 +154,7 @@ def test_without_a_node_before_it_that_answers_a_node_reads_the_source(node, the
     assert (alone.origins, len(alone.noted("staging-alone"))) == (["source"], 1)
 
 
-def test_contents_that_were_changed_on_the_way_are_not_used_where_there_are_hashes(node, there):
+def test_with_hashes_contents_that_were_changed_on_the_way_are_not_used(node, there):
     first, second = node(there, hashed=True), node(there, hashed=True)
     between = Between(first.port, at=20 * MIB)
     first.tell(do="stage", before=None)

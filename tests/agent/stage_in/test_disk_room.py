@@ -45,7 +45,7 @@ def test_what_does_not_fit_is_refused_before_the_first_byte(there: Path, small: 
         ("z.tar.zst", "tar --zstd -cf z.tar.zst zeros", None),
     ],
 )
-def test_what_an_archive_becomes_is_counted_before_the_first_byte_if_it_says(
+def test_the_unpacked_size_is_checked_before_the_first_byte_if_the_archive_has_it(
     there: Path, small: Path, name: str, command: str, needed: str | None
 ):
     (there / "zeros").write_bytes(bytes(2 * MIB))
@@ -57,7 +57,7 @@ def test_what_an_archive_becomes_is_counted_before_the_first_byte_if_it_says(
     assert [path for path in kept(small) if not path.endswith(locks.SUFFIX)] == []
 
 
-def test_who_gets_an_archive_from_another_node_looks_before_it_unpacks_it(there: Path, small: Path):
+def test_an_archive_from_another_node_is_checked_before_it_is_unpacked(there: Path, small: Path):
     (there / "zeros").write_bytes(bytes(2 * MIB))
     subprocess.run(["tar", "-czf", "z.tar.gz", "zeros"], cwd=there, check=True)
     stager = Job(there, small, "z.tar.gz=z").stager
@@ -65,7 +65,7 @@ def test_who_gets_an_archive_from_another_node_looks_before_it_unpacks_it(there:
         stager._unpack(stager.items[0], there / "z.tar.gz", None)
 
 
-def test_what_nobody_uses_makes_room(there: Path, small: Path):
+def test_unused_items_are_deleted_to_make_room(there: Path, small: Path):
     for name in ("b", "c"):
         (there / name).mkdir()
         (there / name / name).write_bytes(b"x" * (600 << 10))
@@ -77,7 +77,7 @@ def test_what_nobody_uses_makes_room(there: Path, small: Path):
 
 
 @pytest.mark.parametrize("left", range(0, 1000, 200))
-def test_a_disk_that_is_full_meanwhile_is_an_error_and_keeps_nothing(
+def test_a_disk_that_fills_up_meanwhile_is_an_error_and_keeps_nothing(
     there: Path, small: Path, monkeypatch: pytest.MonkeyPatch, left: int
 ):
     """At five points: another job takes the room after we have looked."""

@@ -110,7 +110,7 @@ def test_what_is_staged_is_what_was_there(tree: dict):
 
 @settings(max_examples=25, deadline=None)
 @given(TREES, st.randoms(use_true_random=False))
-def test_it_is_the_same_from_another_node_in_any_order_and_after_that_node_is_lost(tree: dict, chance: random.Random):
+def test_extents_may_arrive_in_any_order_and_the_rest_from_the_source(tree: dict, chance: random.Random):
     """As a successor gets it: from what has arrived on the node before, and what did not come from the source."""
     with tempfile.TemporaryDirectory() as folder:
         there, before, here = (os.fsencode(folder) + name for name in (b"/there", b"/before", b"/here"))
@@ -195,7 +195,7 @@ def test_a_file_that_is_written_faster_than_it_is_read_is_read_as_far_as_it_was(
     assert path.stat().st_size > 3 << 20
 
 
-def test_what_goes_while_it_is_looked_at_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_paths_that_disappear_during_the_scan_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "there" / "folder").mkdir(parents=True)
     (tmp_path / "there" / "link").symlink_to("x")
     (tmp_path / "there" / "stays").touch()
@@ -215,7 +215,7 @@ def test_what_goes_while_it_is_looked_at_is_left_out(tmp_path: Path, monkeypatch
     assert [entry.path for entry in scan(tmp_path / "there").entries] == [b"", b"folder", b"stays"]
 
 
-def test_a_source_that_is_none_is_named(tmp_path: Path):
+def test_an_invalid_source_is_named(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
     because = {
@@ -242,7 +242,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("size", [10, 3 * MIB])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_file_that_is_not_as_it_was_looked_at_is_named(tmp_path: Path, change: str, size: int):
+def test_a_file_that_has_changed_since_the_scan_is_named(tmp_path: Path, change: str, size: int):
     path = tmp_path / "there" / "folder" / "file"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"x" * size)

@@ -33,7 +33,7 @@ def staged(start, tmp_path):
 
 
 @pytest.mark.parametrize(("transfer", "origins"), [("chain", ["source", "peer", "peer"]), ("each", ["source"] * 3)])
-def test_data_comes_to_the_nodes_in_the_way_that_the_site_wants(staged, tmp_path, transfer, origins):
+def test_the_site_decides_which_nodes_read_the_source(staged, tmp_path, transfer, origins):
     run = staged(nodes=3, local_disk=f"{tmp_path}/disk-$FAKE_NODE", data_transfer=transfer)
     assert run.wait() == 0, run.log
     journals = [read_journal(run.place.attempt(1).node_events(number)) for number in range(3)]
@@ -57,7 +57,7 @@ def test_other_jobs_leave_the_data_there_though_the_process_that_holds_it_is_kil
     assert run.output(0, 0) == "what ranks read"
 
 
-def test_who_only_looks_whether_the_data_is_in_use_does_not_keep_it_from_being_held(tmp_path):
+def test_a_lock_that_is_only_being_checked_is_tried_again(tmp_path):
     slot, view = tmp_path / "data" / "key", tmp_path / "own" / node_side.VIEW
     for folder in (slot / "tree", view):
         folder.mkdir(parents=True)
@@ -121,7 +121,7 @@ def test_a_node_that_does_not_see_the_data_is_named_and_no_rank_starts(start, tm
     assert not (tmp_path / "started").exists()
 
 
-def test_nodes_that_come_later_are_not_waited_for_then(start, tmp_path, fake_script):
+def test_after_a_missing_path_late_nodes_are_not_waited_for(start, tmp_path, fake_script):
     """As if it took nodes for ever to leave, which is not waited for where some have not come."""
     usual = fake_script.words
     late = tmp_path / "late"
@@ -160,7 +160,7 @@ def far(node: int, size: int, rate: int) -> tuple[SimpleNamespace, dict]:
     return SimpleNamespace(index=node), message
 
 
-def test_it_is_the_node_that_is_furthest_behind_and_has_not_all_yet(staging, capsys):
+def test_the_progress_is_that_of_the_slowest_node_that_is_not_done(staging, capsys):
     staging.on_message(*far(0, 6 * GB, 10**8))
     staging.on_message(*far(1, 3 * GB, 5 * 10**7))
     staging.on_message(*far(2, 9 * GB, 0))

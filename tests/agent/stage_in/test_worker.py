@@ -80,7 +80,7 @@ def test_gpus_do_not_wait_for_a_source_that_does_not_answer(away, stage, tmp_pat
     assert not (tmp_path / "disk" / "data").exists()
 
 
-def test_nothing_of_the_files_is_held_when_the_last_node_has_them(stage, tmp_path, wait_until):
+def test_the_manifest_is_freed_once_all_nodes_have_the_data(stage, tmp_path, wait_until):
     """The manifest of a million files takes hundreds of megabytes."""
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").write_text("one")

@@ -71,7 +71,7 @@ def test_the_newest_come_first_and_no_more_than_are_kept(share):
     assert checkpoints.newest(node.work.directory.checkpoints).name == "4.pt"
 
 
-def test_a_name_is_kept_from_where_a_pattern_leaves_it_open_and_every_root_has_its_word(share):
+def test_a_copy_is_named_from_the_first_wildcard_of_its_pattern_on(share):
     patterns = ["{checkpoints}/logs/v1/*.pt", "$SLURM_TMPDIR/out/*/last.pt", "logs/*.ckpt"]
     zero, one = share(watch=patterns), share(watch=patterns, node=1)
     for node in (zero, one):
@@ -110,7 +110,7 @@ def test_a_program_that_saves_all_the_time_has_a_checkpoint_that_is_a_little_old
     assert node.rounds.sync_checkpoints() == ["2.pt", "1.pt"]
 
 
-def test_what_is_begun_anew_while_another_one_is_copied_waits_until_it_is_complete(share, monkeypatch):
+def test_a_checkpoint_that_is_rewritten_during_another_copy_waits_until_it_is_complete(share, monkeypatch):
     node = share(watch=["{checkpoints}/*"])
     aged(node.write("checkpoints/best.pt", "a" * 9), 1)
     last = aged(node.write("checkpoints/last.pt", "b" * 9), 2)
@@ -225,7 +225,7 @@ def test_nodes_that_write_one_checkpoint_together_bring_it_together(share):
     assert tree(zero.work.directory.checkpoints) == there
 
 
-def test_nothing_is_brought_faster_than_is_allowed_until_somebody_hurries_it(monkeypatch):
+def test_copies_stay_within_the_bandwidth_until_they_are_urgent(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(publish, "time", clock)
     ours = publish.Throttle(bandwidth=2 << 20)
@@ -238,13 +238,13 @@ def test_nothing_is_brought_faster_than_is_allowed_until_somebody_hurries_it(mon
     assert (took, round(clock.now, 3)) == ([0.5, 1.0, 1.5, 2.0], 2.0)
 
 
-def test_what_two_patterns_name_comes_once(share):
+def test_a_file_that_two_patterns_match_is_copied_once(share):
     node = share(watch=["{checkpoints}/*.pt", "{checkpoints}/best*"])
     node.write("checkpoints/best.pt", zipped())
     assert settle(node) == ["best.pt"]
 
 
-def test_of_what_is_brought_as_many_stay_on_the_disk_as_are_wanted_there(share):
+def test_keep_local_checkpoints_stay_on_the_disk_of_the_node(share):
     node = share(watch=["{checkpoints}/*.pt", "{checkpoints}/step*"], keep=2, keep_local=1)
     for number in range(4):
         aged(node.write(f"checkpoints/{number}.pt", zipped()), 100 - number)
@@ -259,7 +259,7 @@ def test_of_what_is_brought_as_many_stay_on_the_disk_as_are_wanted_there(share):
     assert sorted(tree(node.checkpoints)) == ["3.pt", "events.out.tfevents.1", "step5/a.pt", "step5/b.pt"]
 
 
-def test_nothing_goes_that_is_nowhere_else_or_still_wanted_here(share):
+def test_local_checkpoints_that_are_not_copied_or_still_needed_stay(share):
     node = share(watch=["{checkpoints}/*.pt", "{checkpoints}/best*"], keep=3, keep_local=1)
     for age, name in zip((90, 80, 70, 60), ("best-1.pt", "1.pt", "2.pt", "3.pt"), strict=True):
         aged(node.write(f"checkpoints/{name}", zipped()), age)
@@ -293,7 +293,7 @@ def test_what_a_misspelt_pattern_would_have_lost_is_told_of_and_comes_to_the_res
     assert checkpoints.newest(node.work.directory.checkpoints, ["{checkpoints}/*.pt"]) is None
 
 
-def test_beside_what_patterns_name_other_files_are_nothing_to_tell_of(share):
+def test_files_beside_matched_checkpoints_are_not_reported(share):
     node = share(watch=["{checkpoints}/*.pt"])
     aged(node.write("checkpoints/1.pt", zipped()), 100)
     aged(node.write("checkpoints/hparams.yaml", "lr: 1"), 100)
@@ -320,7 +320,7 @@ def test_logs_beside_checkpoints_come_as_they_grow_and_stay(share):
     assert tree(node.work.directory.checkpoints) == there
 
 
-def test_what_another_node_may_be_writing_waits_longer_unless_its_form_says_that_it_is_whole(share):
+def test_a_file_that_nodes_share_waits_longer_unless_its_format_shows_that_it_is_complete(share):
     node = share(watch=["*.pt", "*.h5"])
     for name, text in (("a.pt", zipped()), ("a.h5", "weights")):
         (node.work.workdir / name).write_bytes(text.encode("latin-1"))
@@ -328,7 +328,7 @@ def test_what_another_node_may_be_writing_waits_longer_unless_its_form_says_that
     assert settle(node, folder=True) == ["a.h5"]
 
 
-def test_what_was_there_before_the_run_is_no_checkpoint_of_it(share):
+def test_files_from_before_the_run_are_not_its_checkpoints(share):
     node = share(watch=["*.h5"])
     (node.work.workdir / "pretrained.h5").write_text("old")
     aged(node.work.workdir / "pretrained.h5", 60)

@@ -79,7 +79,7 @@ def test_a_run_that_ends_well_has_all_its_results_and_leaves_nothing(bring, tmp_
     assert tree(tmp_path / "disk") == {}
 
 
-def test_what_other_nodes_write_where_all_see_it_is_waited_for(bring):
+def test_the_first_node_waits_for_files_that_others_write_to_a_shared_folder(bring):
     run = bring(
         "first = pathlib.Path(os.environ['SERRIED_RUN_DIR'], 'attempts/1/node-0/events.jsonl')\n"
         "while rank == '1' and not (first.exists() and 'rank-exit' in first.read_text()):\n    time.sleep(0.05)\n"
@@ -222,7 +222,7 @@ def test_after_a_copy_that_took_long_the_next_checkpoint_does_not_wait(share, mo
 
 
 @pytest.mark.parametrize("who", ["head", "job.sh"])
-def test_nodes_bring_what_there_is_also_where_nobody_hears_them_any_more(bring, wait_until, who):
+def test_nodes_copy_their_files_even_if_the_head_or_the_job_script_is_killed(bring, wait_until, who):
     run = bring(UP, limit={"grace_seconds": 120})
     wait_until(lambda: are_up(run))
     wait_until(lambda: all(run.pid_of("stage-out", node) for node in "01"))
@@ -234,7 +234,7 @@ def test_nodes_bring_what_there_is_also_where_nobody_hears_them_any_more(bring, 
     assert "missing" not in run.exit
 
 
-def test_a_service_that_is_stuck_keeps_nothing_from_ending_before_the_kill(share, tmp_path, monkeypatch):
+def test_a_stuck_copy_is_given_up_before_the_schedulers_kill(share, tmp_path, monkeypatch):
     made = share(["*"], watch=["{checkpoints}/*.pt"]).work
     plan = made.plan._replace(site=made.plan.site._replace(kill_wait_seconds=6))
     work = Attempt(made.run, plan, None, 1)
@@ -255,7 +255,7 @@ def test_a_service_that_is_stuck_keeps_nothing_from_ending_before_the_kill(share
     assert 1000 < killed[0] < 1006
 
 
-def test_a_run_that_trained_well_has_whoever_ends_its_agents_while_they_bring_the_rest(bring, wait_until, tmp_path):
+def test_a_run_stays_completed_if_an_agent_is_killed_during_the_last_copies(bring, wait_until, tmp_path):
     end = tmp_path / "end"
     run = bring(f"while not os.path.exists({str(end)!r}):\n    time.sleep(0.05)\n")
     wait_until(lambda: run.pid_of("stage-out", "1"))
