@@ -60,12 +60,12 @@ def in_use(source: GpuSource, is_own: Callable[[int], bool]) -> List[Dict[str, A
 
     `is_own` says of a process id whether it belongs to the attempt: its ranks may use the GPUs already.
     """
-    found = []
+    used = []
     for gpu, processes in sorted(source.processes().items()):
-        others = [used for pid, used in processes.items() if not 0 < used < LEAST_BYTES and not is_own(pid)]
+        others = [size for pid, size in processes.items() if not 0 < size < LEAST_BYTES and not is_own(pid)]
         if others:
-            found.append({"gpu": gpu, "memory": sum(others), "processes": len(others)})
-    return found
+            used.append({"gpu": gpu, "memory": sum(others), "processes": len(others)})
+    return used
 
 
 def is_marked(pid: int, mark: str) -> bool:

@@ -6,7 +6,6 @@ Layouts and constants are those of nvml.h. A function that an older driver lacks
 from __future__ import annotations
 
 import contextlib
-import itertools
 from ctypes import (
     CDLL,
     Structure,
@@ -142,7 +141,8 @@ class Nvml(GpuSource):
         return samples
 
     def processes(self) -> Dict[int, Dict[int, int]]:
-        return {index: found for index, gpu in self._gpus.items() if gpu and (found := self._processes_of(gpu.handle))}
+        processes = {index: self._processes_of(gpu.handle) for index, gpu in self._gpus.items() if gpu}
+        return {index: of_gpu for index, of_gpu in processes.items() if of_gpu}
 
     # Calls.
 
@@ -282,12 +282,12 @@ class Nvml(GpuSource):
     def _processes_of(self, handle: c_void_p) -> Dict[int, int]:
         room = 64
         while room <= 1 << 16:
-            found, count = (_Process * room)(), c_uint(room)
-            status = self._call("nvmlDeviceGetComputeRunningProcesses_v3", handle, byref(count), found)
+            processes, count = (_Process * room)(), c_uint(room)
+            status = self._call("nvmlDeviceGetComputeRunningProcesses_v3", handle, byref(count), processes)
             if status == _FUNCTION_NOT_FOUND:
-                status = self._call("nvmlDeviceGetComputeRunningProcesses_v2", handle, byref(count), found)
+                status = self._call("nvmlDeviceGetComputeRunningProcesses_v2", handle, byref(count), processes)
             if status == _SUCCESS:
-                listed = found[: min(count.value, room)]
+                listed = processes[: min(count.value, room)]
                 return {entry.pid: 0 if entry.used == _NOT_AVAILABLE else entry.used for entry in listed}
             if status != _INSUFFICIENT_SIZE:
                 break
@@ -314,20 +314,19 @@ def select(visible: Optional[str], uuids: Sequence[str]) -> List[Union[int, str]
     """
     if visible is None:
         return list(range(len(uuids)))
-    return list(itertools.takewhile(lambda found: found != "", (_find(name, uuids) for name in visible_names(visible))))
-
-
-def _find(name: str, uuids: Sequence[str]) -> Union[int, str]:
-    """A name that means no device gives ""."""
-    if name.isdecimal():
-        return int(name) if int(name) < len(uuids) else ""
-    if name.startswith("MIG"):
-        return name
-    if not name.startswith("GPU-"):
-        return ""
-    same = (number for number, uuid in enumerate(uuids) if uuid.startswith(name))
-    lost = (number for number, uuid in enumerate(uuids) if not uuid)
-    return next(itertools.chain(same, lost), "")
+    lost = [number for number, uuid in enumerate(uuids) if not uuid]
+    chosen: List[Union[int, str]] = []
+    for name in visible_names(visible):
+        same = [number for number, uuid in enumerate(uuids) if uuid.startswith(name)]
+        if name.isdecimal() and int(name) < len(uuids):
+            chosen.append(int(name))
+        elif name.startswith("MIG"):
+            chosen.append(name)
+        elif name.startswith("GPU-") and (same or lost):
+            chosen.append([*same, *lost][0])
+        else:
+            break
+    return chosen
 
 
 _THROTTLE_REASONS = {

@@ -300,19 +300,19 @@ class Steps:
         return now - self._changed_at > times * max(span, RATE_SECONDS)
 
     def quantities(self, now: float) -> Dict[str, Any]:
-        found: Dict[str, Any] = {}
+        quantities: Dict[str, Any] = {}
         if self.last is not None:
-            found.update(step=self.last, step_age=round(max(0.0, now - self._changed_at), 1))
+            quantities.update(step=self.last, step_age=round(max(0.0, now - self._changed_at), 1))
         if self.total is not None:
-            found["total_steps"] = self.total
+            quantities["total_steps"] = self.total
         if len(self._history) > 1:
             (began_at, first), (ended_at, last) = self._history[0], self._history[-1]
             # The rate falls while the next step is overdue; the mean time between reported steps does not.
             seconds = (now if self.is_overdue(now) else ended_at) - began_at
             if seconds > 0:
                 gap = round((ended_at - began_at) / (len(self._history) - 1), 4)
-                found.update(steps_per_second=(last - first) / seconds, step_gap=gap)
-        return found
+                quantities.update(steps_per_second=(last - first) / seconds, step_gap=gap)
+        return quantities
 
 
 class RankProgress:
