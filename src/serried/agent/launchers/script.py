@@ -164,10 +164,6 @@ class ScriptProcess(ForkedRanks):
                     system.send_signal(pid, signal.SIGTERM)
             rank.stop(0, everything=False)
 
-    @property
-    def running_numbers(self) -> List[int]:
-        return [rank.number for rank in self.running]
-
     def launch_facts(self) -> Dict[str, Any]:
         """The fields of JournalEvent.LAUNCHES: the newest launches, and failed calls, first those that count."""
         launches = read_launches(self._attempt.launches)[-MOST_RECORDED:]
