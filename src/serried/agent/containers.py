@@ -355,10 +355,7 @@ def _make_point(path: str, source: str) -> None:
 
 
 def _view_of(image: Path, view: Path, mounts: Sequence[Bind]) -> Tuple[str, List[Bind]]:
-    """A folder with all mount points that stands for `image`, and the binds that mount the image's own entries there.
-
-    An image that lacks no mount point, or is a file, stands for itself.
-    """
+    """A folder with all mount points in place of `image`, if it lacks some, and binds that mount its entries there."""
     missing = [bind for bind in mounts if not (image / bind.destination.lstrip("/")).exists()]
     if not image.is_dir() or not missing:
         return str(image), []

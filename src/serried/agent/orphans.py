@@ -42,7 +42,7 @@ def leftovers(mark: str, node: Optional[int] = None, adopted_by: int = 0) -> Lis
 
 
 def end(find: Callable[[], List[Leftover]], reap: Callable[[], object] = system.reap) -> int:
-    """KILL the leftovers until `find` returns none, for END_SECONDS at most. Returns their number.
+    """KILL what `find` returns until it returns none, for END_SECONDS at most. Returns the number of processes.
 
     `reap` is called repeatedly: a launcher may be waiting for the exit status of a child.
     """
@@ -69,10 +69,7 @@ def end_groups(leaders: Iterable[int]) -> None:
 
 
 def clear(work: Attempt) -> int:
-    """End the attempt's processes on this node, and delete the files that its agents could not delete.
-
-    Returns the number of processes.
-    """
+    """End the attempt's processes on this node, and delete its files there. Returns the number of processes."""
     count = end(lambda: leftovers(work.process_tag))
     cleanup.clear(work)
     return count

@@ -79,10 +79,7 @@ class Call(NamedTuple):
 
 
 def main(arguments: List[str]) -> int:
-    """`launch FOLDER [--call TAG] [--with PYTHON] NAME ARGUMENT…`, from the files in FOLDER.
-
-    Returns only if the real launcher cannot be started.
-    """
+    """`launch FOLDER [--call TAG] [--with PYTHON] NAME ARGUMENT…`: returns only if the launcher cannot be started."""
     folder, *arguments = arguments
     options: Dict[str, str] = {}
     while arguments and arguments[0] in ("--call", "--with"):

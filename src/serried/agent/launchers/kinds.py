@@ -303,10 +303,7 @@ class RankIdentity(NamedTuple):
 def identify(
     work: Attempt, sources: Sequence[LauncherVariables], environ: Mapping[str, str], alive: Mapping[int, int]
 ) -> RankIdentity:
-    """Raises ValueError for a rank that is not in the plan.
-
-    `alive` has the running ranks of this node, and their incarnations.
-    """
+    """`alive`: the incarnations of this node's running ranks. Raises ValueError for a rank that is not in the plan."""
     name, world = work.plan.launch.kind, work.nodes * work.ranks
     identity = read(sources, environ, world)
     if identity is None:

@@ -28,11 +28,7 @@ FIRST_LINE = "#!/bin/bash -p"
 
 
 def write(folder: Path, agent: Sequence[str], address: str) -> Dict[str, str]:
-    """Write all files below `folder`. Returns the variables for the environment of the script, without PATH's rest.
-
-    `agent` is the command of the agent's roles, such as `python3 -I -S agent.pyz`, and `address` that of the nodes'
-    sockets for ranks.
-    """
+    """Write all files. Returns variables for the script. `agent` is the command of its roles, `address` for ranks."""
     write_submitters(folder, agent)
     files.write_text(folder / "bash_env", bash_env(folder, agent), 0o600)
     files.write_text(folder / "rank", rank(agent, address), 0o700)

@@ -120,10 +120,7 @@ def _network(address: Address) -> Tuple[int, bytes]:
 
 
 def _entries() -> List[List[str]]:
-    """The fields of the kernel's table of TCP connections and listening sockets, which takes milliseconds to read.
-
-    Raises OSError if the system has no such table.
-    """
+    """The fields of the kernel's table of TCP sockets, which takes milliseconds to read. Raises OSError without one."""
     entries: List[List[str]] = []
     for name in ("tcp", "tcp6"):
         try:

@@ -227,10 +227,7 @@ def _threads_that_block(pid: int) -> Iterator[int]:
 
 
 def _py_spy(pid: int) -> List[Thread]:
-    """Raises FileNotFoundError if neither the program's environment nor this node has py-spy, ValueError if it fails.
-
-    A kernel may allow it to read child processes only.
-    """
+    """Raises FileNotFoundError without py-spy, ValueError if it fails: a kernel may let it read only its children."""
     import subprocess
 
     variables = dict(entry.partition(b"=")[::2] for entry in linux.environ(pid).split(b"\0"))

@@ -284,10 +284,7 @@ class Study:
         raise LookupError(f"the search has no trial of {task.path}")
 
     def _add(self, task: TaskDirectory, given: Mapping[str, Any], *, resumes: bool) -> None:
-        """Enter a running trial with these parameters.
-
-        Raises KeyError, TypeError or ValueError if they are outside of the space.
-        """
+        """Enter a running trial. Raises KeyError, TypeError or ValueError for parameters outside of the space."""
         stored = {}
         for name, space in self._drawn.items():
             if "choices" in space:
