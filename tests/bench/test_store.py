@@ -41,9 +41,8 @@ def test_a_bench_is_found_by_id_name_and_as_the_last():
 def test_a_second_writer_is_refused_while_the_first_is_at_work():
     with only_writer("b-abcd"), pytest.raises(UsageError) as raised, only_writer("b-abcd"):
         pass
-    assert (
-        raised.value.message == f"process {os.getpid()} on `{os.uname().nodename}` is submitting points of this bench"
-    )
+    expected = f"process {os.getpid()} on `{os.uname().nodename}` is submitting points of this bench"
+    assert raised.value.message == expected
     with only_writer("b-abcd"), only_writer("b-other"):
         pass
     names = sorted(path.name for path in store.folder().iterdir())

@@ -238,6 +238,5 @@ def test_the_comparison_of_hpc_helper_is_the_command_of_its_page(serried, monkey
     [words] = re.findall(r"    serried (bench scaling resnet --nodes .*)", page)
     done = serried(*words.split(), "--cluster", "local", "--set", "resources.gpus=0", "--dry-run")
     ways = "1x1 single|2x1 torchrun|2x1 mpirun|1x4 dp|1x4 torchrun|1x4 mpirun|2x4 torchrun|2x4 mpirun"
-    assert [" ".join(line.split()[:3]) for line in done.err.splitlines()[1:9]] == [
-        f"{way} 768" for way in ways.split("|")
-    ]
+    expected = [f"{way} 768" for way in ways.split("|")]
+    assert [" ".join(line.split()[:3]) for line in done.err.splitlines()[1:9]] == expected

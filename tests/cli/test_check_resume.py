@@ -131,9 +131,8 @@ def test_torchs_rounding_after_a_stop_is_not_blamed_on_a_script_that_saves_by_it
     verdict, first, *reasons = done.stdout.splitlines()
     assert verdict.startswith("does not resume exactly: 1 stop, 8 steps, ")
     assert re.match("  first at step [4-8]: ", first), first
-    assert [reason.partition(": ")[2].partition(" (")[0] for reason in reasons] == [
-        "torch's rounding, and no state of the script"
-    ]
+    expected = ["torch's rounding, and no state of the script"]
+    assert [reason.partition(": ")[2].partition(" (")[0] for reason in reasons] == expected
 
 
 def test_a_task_of_an_array_goes_on_as_itself_and_learns_what_another_learns_that_was_not_stopped(

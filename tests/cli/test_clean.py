@@ -126,9 +126,8 @@ def test_what_goes_on_or_is_needed_stays_whoever_asks(serried, make, ended, slur
         "nsetyx": "it is NODE_FAIL, but not for certain before some minutes",
     }
     said = {run: done.err.splitlines()[0] for run, done in zip(runs, each, strict=False)}
-    assert {run: said[run] for run in reasons} == {
-        run: f"error: run `{run}` stays: {why}" for run, why in reasons.items()
-    }
+    expected = {run: f"error: run `{run}` stays: {why}" for run, why in reasons.items()}
+    assert {run: said[run] for run in reasons} == expected
     stay = {thing["name"].split()[0]: thing["needed"] for thing in as_json(all_of_them.out)["stay"]}
     assert stay["stxxxx"] == "its state is not known here"
 
@@ -330,9 +329,8 @@ def test_what_runs_bring_along_of_serried_goes_with_the_last_that_needs_it(serri
     done = serried("clean", "-y", "--json")
 
     sources = [name for kind, name in kinds(done) if kind == "source"]
-    assert sources == sorted(
-        f".serried/{name}" for name in (f".{last[0].name}.0123abcd", *(path.name for path in last))
-    )
+    expected = sorted(f".serried/{name}" for name in (f".{last[0].name}.0123abcd", *(path.name for path in last)))
+    assert sources == expected
     assert sorted(last[0].parent.iterdir()) == sorted([*shared, *needed, *taken, last[0].with_name("mine")])
 
 

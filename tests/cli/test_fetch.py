@@ -125,9 +125,8 @@ def test_what_is_not_there_is_an_error_that_says_where_to_look(serried, run, tmp
     hint = "`serried show k3f9q2` lists the folders of its files"
     assert (done.code, done.err) == (2, f"error: run `k3f9q2` has no file that matches `*.h5`\n\nhint: {hint}\n")
     (tmp_path / "file").touch()
-    assert serried("fetch", "last", "--to", str(tmp_path / "file/to")).err == (
-        f"error: cannot write to `{tmp_path}/file/to`: Not a directory\n"
-    )
+    expected = f"error: cannot write to `{tmp_path}/file/to`: Not a directory\n"
+    assert serried("fetch", "last", "--to", str(tmp_path / "file/to")).err == expected
     run.where.path.rename(tmp_path / "purged")
     done = serried("fetch", "last")
     removed = "error: the run directory of `k3f9q2` was removed together with its results"

@@ -96,9 +96,8 @@ def test_a_failed_launch_shows_what_the_jobs_script_said(serried, make):
 def test_colours_are_shown_and_not_spelled(serried, make, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     make().ending()
-    assert serried("logs", "last").err == (
-        "\x1b[36mnote: \x1b[0mno output\nk3f9q2 train \x1b[32mCOMPLETED\x1b[0m after 10m00s\n"
-    )
+    expected = "\x1b[36mnote: \x1b[0mno output\nk3f9q2 train \x1b[32mCOMPLETED\x1b[0m after 10m00s\n"
+    assert serried("logs", "last").err == expected
 
 
 def test_a_purged_run_directory_is_said_to_be_gone(serried, make):
@@ -208,9 +207,8 @@ def test_following_shows_attempts_that_come_and_go_between_two_looks(serried, ma
     clock.then = [lambda: monkeypatch.setattr(logs, "has_ended_by_file", end_and_look)]
     done = serried("logs", "-f", "last")
     assert done.out == "[0] first\n[0] after 1\n[0] after 2\n"
-    assert done.err == (
-        "note: attempt 2 begins\nnote: attempt 3 begins\nk3f9q2 train COMPLETED after 10m00s of attempt 3\n"
-    )
+    expected = "note: attempt 2 begins\nnote: attempt 3 begins\nk3f9q2 train COMPLETED after 10m00s of attempt 3\n"
+    assert done.err == expected
 
 
 def test_following_ends_when_the_scheduler_alone_knows_the_end(serried, make, slurm, clock):
@@ -256,9 +254,8 @@ def test_the_ranks_of_the_launches_of_a_script_have_logs_of_their_own(serried, s
     assert serried("logs", "last", "--launch", "1", "--rank", "3").out == "of 1\n"
     assert serried("logs", "last", "--rank", "0").out == "of 2\n"
     assert serried("logs", "last", "--node", "1").out == "[2] of 1\n[3] of 1\n"
-    assert serried("logs", "last", "--launcher").err == (
-        "note: the output of launchers in a job script is in that of the script: serried logs k3f9q2\n"
-    )
+    expected = "note: the output of launchers in a job script is in that of the script: serried logs k3f9q2\n"
+    assert serried("logs", "last", "--launcher").err == expected
 
 
 def test_launches_and_ranks_that_a_script_has_not_started_are_refused(serried, scripted):

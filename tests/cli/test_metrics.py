@@ -133,9 +133,8 @@ def test_a_run_without_steps_says_what_there_is_instead(serried, make):
     assert (done.code, done.out) == (0, "time,attempt,rank,step\n")
     assert done.err == "note: rank 0 of run `k3f9q2` has logged no steps\n"
     write(run, ABOUT, a_period(1, {}, ranks={"0": STEP}))
-    assert serried("metrics").err.splitlines()[1:] == [
-        "note: its nodes have measured: serried metrics k3f9q2 --what ranks"
-    ]
+    expected = ["note: its nodes have measured: serried metrics k3f9q2 --what ranks"]
+    assert serried("metrics").err.splitlines()[1:] == expected
     assert serried("metrics", "--what", "gpus").err == "note: the nodes of run `k3f9q2` have measured no gpus\n"
 
 

@@ -59,9 +59,8 @@ def test_long_names_give_way_before_the_note_and_the_reason_before_the_expected_
     ]
     make("bbbbbb", name="a-name-of-twenty-four-xx", job="2")
     slurm.tell(Job("2", None, "PENDING", reason="ReqNodeNotAvail", starts=NOW + 3599))
-    assert serried("ps", "bbbbbb").out.splitlines()[1:] == [
-        "bbbbbb  a-name-of-twenty-f…  PENDING  2x2 cpu  1h00m  ReqNode…, starts in 59m59s"
-    ]
+    expected = ["bbbbbb  a-name-of-twenty-f…  PENDING  2x2 cpu  1h00m  ReqNode…, starts in 59m59s"]
+    assert serried("ps", "bbbbbb").out.splitlines()[1:] == expected
 
 
 def test_the_time_is_that_of_all_attempts(serried, make, slurm):

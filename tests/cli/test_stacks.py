@@ -58,9 +58,8 @@ def test_a_node_that_does_not_answer_is_named(serried, clock, head):
     clock.then = [lambda: head(1)]
     done = serried("stacks", "last")
     assert (done.code, done.out) == (0, "ranks 2-3 on n2: 2 of 2 ranks\n  /p/train.py:41  step\n")
-    assert done.err == (
-        "warning: no answer from n1 (node 0)\nhint: serried why k3f9q2 shows whether these nodes are lost\n"
-    )
+    expected = "warning: no answer from n1 (node 0)\nhint: serried why k3f9q2 shows whether these nodes are lost\n"
+    assert done.err == expected
     clock.then = [lambda: head(1)]
     document = json.loads(serried("stacks", "last", "--json").out)
     assert (document["groups"], document["silent_nodes"]) == ([[2, 3]], [0])
@@ -68,9 +67,8 @@ def test_a_node_that_does_not_answer_is_named(serried, clock, head):
 
 def test_a_rank_that_does_not_run_is_an_error_unless_its_node_may_be_silent(serried, clock, head):
     clock.then = [lambda: head(0, 1)]
-    assert serried("stacks", "last", "--rank", "9").err == (
-        "error: run `k3f9q2` has no running rank 9\n\nhint: serried stacks k3f9q2\n"
-    )
+    expected = "error: run `k3f9q2` has no running rank 9\n\nhint: serried stacks k3f9q2\n"
+    assert serried("stacks", "last", "--rank", "9").err == expected
     clock.then = [lambda: head(1)]
     done = serried("stacks", "last", "--rank", "0")
     assert (done.code, done.out, done.err.splitlines()[0]) == (1, "", "warning: no answer from n1 (node 0)")

@@ -45,9 +45,8 @@ def test_save_asks_to_save_first_and_waits_for_the_lead_and_the_grace(serried, m
 
     done = serried("stop", "-y", "--save", "last")
 
-    assert read_journal(run.attempt().control) == [
-        {"t": NOW, "request": "stop", "reason": "user", "by": "ada@login1", "save": True}
-    ]
+    expected = [{"t": NOW, "request": "stop", "reason": "user", "by": "ada@login1", "save": True}]
+    assert read_journal(run.attempt().control) == expected
     assert "warning: k3f9q2 did not end within 105 s; cancelling job 123\n" in done.err
     assert 105 <= clock.passed < 107
 

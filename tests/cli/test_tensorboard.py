@@ -142,9 +142,8 @@ def test_the_attempts_of_a_run_are_one_curve_behind_a_token_on_loopback_alone(en
     assert until(lambda: listening(served.process.pid)) == [f"0100007F:{served.port:04X}"]
     assert token not in Path(f"/proc/{served.process.pid}/cmdline").read_text()
 
-    assert served.printed[0] == (
-        f"ssh -N -L {served.port}:127.0.0.1:{served.port} {getpass.getuser()}@{socket.gethostname()}"
-    )
+    expected = f"ssh -N -L {served.port}:127.0.0.1:{served.port} {getpass.getuser()}@{socket.gethostname()}"
+    assert served.printed[0] == expected
     assert [folder.stat().st_mode & 0o777 for folder in (tmp_path / "tmp").iterdir()] == [0o700]
     served.process.send_signal(signal.SIGINT)
     assert served.process.wait(600) == 130

@@ -122,6 +122,5 @@ def test_a_spec_survives_its_record():
 
 
 def test_on_each_node_the_machines_name_leads_to_that_nodes_address():
-    assert hosts(SPEC, "n2", "127.0.0.1 localhost gauss\n") == (
-        "127.1.0.1 n1\n127.1.0.2 n2 gauss\n127.0.0.1 localhost gauss\n"
-    )
+    expected = "127.1.0.1 n1\n127.1.0.2 n2 gauss\n127.0.0.1 localhost gauss\n"
+    assert hosts(SPEC, "n2", "127.0.0.1 localhost gauss\n") == expected

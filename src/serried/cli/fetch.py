@@ -150,10 +150,8 @@ def _remember(selection: Selection, found: FetchMatches, report: Report, target:
     try:
         fetch.note_fetched(selection, found, report, target.expanduser())
     except OSError as error:
-        console.warning(
-            f"cannot note in the run directory which files were fetched: {reason(error)}",
-            hint="`serried clean` keeps the outputs there until the same fetch runs again",
-        )
+        hint = "`serried clean` keeps the outputs there until the same fetch runs again"
+        console.warning(f"cannot note in the run directory which files were fetched: {reason(error)}", hint=hint)
 
 
 def _print_report(report: Report, target: Path, *, dry_run: bool) -> None:

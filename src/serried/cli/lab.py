@@ -274,10 +274,9 @@ def _lab_for(name: str | None) -> Iterator[lab.Lab]:
 
 def _warn_of_names(made: lab.Lab) -> None:
     if not made.spec.own_hosts:
-        console.warning(
-            "jobs cannot look up the names of nodes: this machine does not allow mount namespaces",
-            hint="use `127.0.0.1` where a script uses a node's name, such as in MASTER_ADDR",
-        )
+        hint = "use `127.0.0.1` where a script uses a node's name, such as in MASTER_ADDR"
+        why = "this machine does not allow mount namespaces"
+        console.warning(f"jobs cannot look up the names of nodes: {why}", hint=hint)
 
 
 def _restart(found: lab.Lab, daemon: str) -> str:

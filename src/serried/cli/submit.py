@@ -182,10 +182,8 @@ def _print_submitted(records: Sequence[Record], prepared: Sequence[Prepared], *,
         first, *further = record.submissions
         more = ", ".join(str(link.job) for link in further if link.job)
         name = f" ({one.plan.name})" if len(prepared) > 1 else ""
-        console.say(
-            f"submitted {record.id}{name} as {jobs_text(first.jobs)} of {one.plan.site.name}"
-            + (f", then {more}" if more else "")
-        )
+        then = f", then {more}" if more else ""
+        console.say(f"submitted {record.id}{name} as {jobs_text(first.jobs)} of {one.plan.site.name}{then}")
     if len(prepared) == 1:
         array, run, sweep = prepared[0].plan.array, records[0].id, prepared[0].plan.sweep
         one_task = run if array is None else f"{run}/{array.indices[0]}"
