@@ -416,11 +416,10 @@ def _show_array(selection: Selection, *, is_overview: bool) -> None:
     one = f"serried logs {follow}{selection}/{indices[0] if running is None else running}"
     if not is_overview:
         raise UsageError(f"run `{selection}` is an array of {len(indices):,} tasks", hint=f"name one: {one}")
-    for line in (*run_lines.headline(status), "", *(f"  {line}" for line in run_lines.task_counts(status))):
-        console.out(line)
-    failures = run_lines.failure_lines(status, failures_of(status), with_tail=True)
-    for line in ("", console.style("first failures", "head"), *failures) if failures else ():
-        console.out(line)
+    lines = [*run_lines.headline(status), "", *(f"  {line}" for line in run_lines.task_counts(status))]
+    if failures := run_lines.failure_lines(status, failures_of(status), with_tail=True):
+        lines += ["", console.style("first failures", "head"), *failures]
+    console.out("\n".join(lines))
     console.say()
     console.next_steps([(one, "the output of a task")])
     run_view.warn_if_stale([status])

@@ -68,7 +68,8 @@ def to_json(page: Page) -> dict[str, Any]:
     occupancy, look, planned = page.occupancy, page.look, page.planned
 
     def gpus(nodes: Sequence[NodeUse]) -> list[dict[str, Any]]:
-        return [{**asdict(it), "type": it.type or None, "in_use": it.in_use} for it in count_gpus(nodes)]
+        counts = count_gpus(nodes)
+        return [{**asdict(count), "type": count.type or None, "in_use": count.in_use} for count in counts]
 
     def openings(shape: JobShape, ahead: Sequence[QueuedJob]) -> dict[str, Any]:
         sooner = [opening.to_json() for opening in occupancy.sooner(shape, ahead, page.now)]

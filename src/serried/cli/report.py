@@ -114,8 +114,7 @@ def _usages(statuses: Sequence[RunStatus], *, several: bool, all_tasks: bool) ->
 
 
 def _out_table(usages: Sequence[Usage], notes: Sequence[Note], omitted: int) -> None:
-    for line in [*report_page.table(usages), *report_page.notes(notes)]:
-        console.out(line)
+    console.out("\n".join([*report_page.table(usages), *report_page.notes(notes)]))
     if not usages:
         console.note("no task has started")
     if omitted:

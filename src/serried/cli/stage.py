@@ -83,15 +83,18 @@ def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, 
         )
     attempt = latest_attempt(status.record.where)
     staged = [
-        {"node": name, **{key: it[key] for key in ("item", "origin", "bytes", "files", "seconds")}}
+        {"node": name, **{key: event[key] for key in ("item", "origin", "bytes", "files", "seconds")}}
         for number, name in enumerate(status.node_names if attempt else ())
-        for it in (read_journal(attempt.node_events(number)) if attempt else ())
-        if it["event"] == JournalEvent.ITEM_STAGED
+        for event in (read_journal(attempt.node_events(number)) if attempt else ())
+        if event["event"] == JournalEvent.ITEM_STAGED
     ]
     if as_json:
         console.out_json(run=status.id, state=status.state, brought=staged)
     else:
-        rows = [[it["node"], it["item"], spell(it["bytes"]), it["origin"], f"{it['seconds']:g} s"] for it in staged]
+        rows = [
+            [item["node"], item["item"], spell(item["bytes"]), item["origin"], f"{item['seconds']:g} s"]
+            for item in staged
+        ]
         console.out_table(["NODE", "DATA", "SIZE", "FROM", "TOOK"], rows)
         run_view.say_how(status)
     if status.state != COMPLETED:
