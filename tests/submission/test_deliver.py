@@ -167,18 +167,12 @@ def test_commands_of_an_array_are_one_file(ask, project):
     assert record.plan.array.indices == (1,)
 
 
-def test_a_root_that_cannot_be_made_is_refused_with_nothing_left(ask, scheduler, root, state_home):
-    root.write_text("a file")
+@pytest.mark.parametrize("folder", ["root", "state_home"])
+def test_a_folder_that_cannot_be_made_is_refused_with_nothing_left(request, ask, scheduler, state_home, folder):
+    request.getfixturevalue(folder).write_text("a file")
     with pytest.raises(UsageError, match="cannot write to"):
         deliver(ask())
     assert not (state_home / "serried/runs").exists()
-    assert scheduler.jobs == {}
-
-
-def test_a_state_folder_that_cannot_be_made_is_refused_before_the_scheduler_is_asked(ask, scheduler, state_home):
-    state_home.write_text("a file")
-    with pytest.raises(UsageError, match="cannot write to"):
-        deliver(ask())
     assert scheduler.jobs == {}
 
 
@@ -210,12 +204,10 @@ def test_too_little_space_is_seen_before_anything_is_written(ask, scheduler, roo
     assert scheduler.jobs == {}
 
 
-def test_the_lines_of_each_are_commands_enough_for_an_experiment_without_one(ask, project):
+def test_lines_of_a_file_are_commands_enough_for_an_experiment_without_one(ask, project):
     (project / "serried.toml").write_text("[experiments.lines]\nresources.ranks = 1\n")
     (project / "commands.txt").write_text("echo one\necho two\n")
-
     prepared = ask(command=None, experiment="lines", each=project / "commands.txt")
-
     assert prepared.each == (("echo", "one"), ("echo", "two"))
 
 

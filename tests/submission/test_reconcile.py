@@ -97,19 +97,13 @@ def test_a_command_whose_pid_another_process_has_now_can_be_forgotten(killed):
     assert stands(killed) == ("failed", None)
 
 
-def test_one_look_that_finds_nothing_proves_nothing(killed):
+def test_one_look_and_looks_soon_after_each_other_or_the_submission_prove_nothing(killed):
     assert not reconcile(killed, time.time() + 1000)
     assert stands(killed) == ("uncertain", None)
-    assert not killed.where.claim(token(killed)).exists()
-
-
-def test_a_second_look_soon_after_or_soon_after_the_submission_proves_nothing(killed):
     now = seconds_of(killed.submissions[0].at)
-    for moment in (now + 1000, now + 1001):
-        assert not reconcile(killed, moment)
-    killed.write_submission(dataclasses.replace(killed.submissions[0], missed=None))
-    for moment in (now, now + 10):
-        assert not reconcile(killed, moment)
+    for looks in ((now + 1000, now + 1001), (now, now + 10)):
+        killed.write_submission(dataclasses.replace(killed.submissions[0], missed=None))
+        assert [reconcile(killed, moment) for moment in looks] == [False, False]
     assert not killed.where.claim(token(killed)).exists()
 
 

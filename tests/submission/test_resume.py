@@ -201,10 +201,7 @@ def test_a_path_with_checkpoints_of_a_known_framework_means_the_newest_whole_one
         f"the checkpoint `{torn}` is incomplete",
         f"`--resume {output}` takes the newest complete one",
     )
-
-
-def test_a_path_with_weights_alone_is_taken_as_it_is(tmp_path):
-    pretrained = hugging_face(tmp_path / "pretrained")
+    pretrained = hugging_face(tmp_path / "pretrained")  # weights alone are taken as they are
     (pretrained / "optimizer.pt").unlink()
     assert resume_from(str(pretrained), None, tmp_path).resume == Resume((str(pretrained),))
 
