@@ -46,7 +46,15 @@ def config(defaults: Any, argv: Optional[Sequence[str]] = None) -> Any:
     """
     like: Any = defaults() if isinstance(defaults, type) else defaults
     tree = _Settings(like)
-    for name, value, _ in _walk(_from_serried(os.environ)):
+    # The experiment's `config` table and a sweep's values, merged by the agent.
+    text = os.environ.get(names.CONFIG) or "{}"
+    try:
+        table = json.loads(text)
+    except ValueError:
+        table = None
+    if not isinstance(table, dict):
+        raise SettingError(f"`{names.CONFIG}` must be a JSON object, not `{text[:60]}`")
+    for name, value, _ in _walk(table):
         tree.set(name, value, "the run's `config`")
     for name, text in _options(sys.argv[1:] if argv is None else argv, tree):
         tree.set(name, text, "the command line")
@@ -56,7 +64,8 @@ def config(defaults: Any, argv: Optional[Sequence[str]] = None) -> Any:
     result = _build(like, values)
     results = os.environ.get(names.RESULTS_DIR)
     if results and identity().rank == 0:
-        plain = json.loads(json.dumps(result, default=_as_json), parse_constant=str)  # JSON has no NaN
+        text = json.dumps(result, default=lambda value: dict(_fields(value)) if _is_record(value) else str(value))
+        plain = json.loads(text, parse_constant=str)  # JSON has no NaN
         files.make_directory(Path(results))
         files.write_json(Path(results, names.CONFIG_FILE), {"config": plain, "fingerprint": fingerprint(result)})
     return result
@@ -93,23 +102,10 @@ class _Settings:
             ) from None
 
 
-def _from_serried(environ: Mapping[str, str]) -> Dict[str, Any]:
-    """The experiment's `config` table and a sweep's values, merged, from the variable that the agent sets."""
-    text = environ.get(names.CONFIG) or "{}"
-    try:
-        table = json.loads(text)
-    except ValueError:
-        table = None
-    if not isinstance(table, dict):
-        raise SettingError(f"`{names.CONFIG}` must be a JSON object, not `{text[:60]}`")
-    return table
-
-
 def _walk(tree: Any, prefix: str = "") -> Iterator[Tuple[str, Any, Any]]:
     """Dotted name, value and type of each setting in dataclasses and dicts. The type is the annotation, if any."""
     if _is_record(tree):
-        hints = _hints(type(tree))
-        pairs = [(field.name, getattr(tree, field.name)) for field in dataclasses.fields(tree)]
+        hints, pairs = _hints(type(tree)), _fields(tree)
     else:
         hints, pairs = {}, list(tree.items())
     for name, value in pairs:
@@ -123,8 +119,8 @@ def _is_record(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
-def _as_json(value: Any) -> Any:
-    return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)} if _is_record(value) else str(value)
+def _fields(record: Any) -> List[Tuple[str, Any]]:
+    return [(field.name, getattr(record, field.name)) for field in dataclasses.fields(record)]
 
 
 def _hints(kind: Any) -> Dict[str, Any]:
@@ -264,8 +260,8 @@ def _options(argv: Sequence[str], tree: _Settings) -> List[Tuple[str, Any]]:
 def _build(like: Any, flat: Mapping[str, Any], prefix: str = "") -> Any:
     """A copy of `like` with the values of `flat`."""
     if _is_record(like):
-        fields = {f.name: _build(getattr(like, f.name), flat, f"{prefix}{f.name}.") for f in dataclasses.fields(like)}
-        return dataclasses.replace(like, **{f.name: fields[f.name] for f in dataclasses.fields(like) if f.init})
+        values = {name: _build(value, flat, f"{prefix}{name}.") for name, value in _fields(like)}
+        return dataclasses.replace(like, **{f.name: values[f.name] for f in dataclasses.fields(like) if f.init})
     if isinstance(like, dict) and (like or not prefix):
         return {name: _build(value, flat, f"{prefix}{name}.") for name, value in like.items()}
     return flat[prefix[:-1]]

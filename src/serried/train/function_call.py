@@ -5,13 +5,14 @@ The run directory has the functions and arguments, pickled. Rank 0 writes the re
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import pickle
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict
 
 from serried.base import files
 from serried.schema import names
@@ -32,7 +33,12 @@ def main() -> None:
         result = {"value": _pickled(value)}
     except Exception as error:  # noqa: BLE001 - every failure of the function goes back to the caller
         traceback.print_exc()
-        _write({"error": _pickled_error(error), "traceback": traceback.format_exc()})
+        text, pickled = traceback.format_exc(), None
+        with contextlib.suppress(Exception):  # its class may refuse to be pickled, or to be loaded again
+            candidate = _pickled(error)
+            pickle.loads(candidate)  # noqa: S301
+            pickled = candidate
+        _write({"error": pickled, "traceback": text})
         sys.exit(1)
     _write(result)
 
@@ -52,16 +58,6 @@ def _pickled(value: Any) -> bytes:
     except ImportError:
         dumps = pickle.dumps
     return bytes(dumps(value))
-
-
-def _pickled_error(error: Exception) -> Optional[bytes]:
-    """None for an exception that cannot be pickled, or not be loaded again."""
-    try:
-        pickled = _pickled(error)
-        pickle.loads(pickled)  # noqa: S301
-    except Exception:  # noqa: BLE001 - its class decides
-        return None
-    return pickled
 
 
 if __name__ == "__main__":

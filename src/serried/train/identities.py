@@ -73,7 +73,9 @@ def identity(environ: Optional[Mapping[str, str]] = None) -> Identity:
     winner = _decide(readings)
     for other in readings:
         _cross_check(winner, other)
-    _check_leftovers(winner, readings)
+    # Variables such as RANK without an address do not count as a launch, but must not contradict the launcher.
+    if all(each.source not in (launchers.SERRIED, launchers.TORCHRUN, launchers.GENERIC) for each in readings):
+        _cross_check(winner, _Reading(launchers.GENERIC, environ))
     # MPI's launchers pass the first node's variables on to the ranks of all nodes.
     is_own = winner.source in (launchers.SERRIED, launchers.SLURM)
     name = environ.get("SLURMD_NODENAME") if is_own else None
@@ -112,7 +114,11 @@ class _Reading:
         self.local_rank = self._number(source.local_rank)
         self.node_rank = self._number(source.node_rank)
         self.local_world_size = self._local_world_size()
-        self._check()
+        for part, whole in (("rank", "world_size"), ("local_rank", "local_world_size")):
+            inner, outer = getattr(self, part), getattr(self, whole)
+            if inner is not None and outer is not None and inner >= outer:
+                conflict = f"{self.quote(getattr(source, part))}, but {self.quote(getattr(source, whole))}"
+                raise IdentityError(conflict, "one of them is left over from another launch; `unset` it")
 
     def _value(self, names: Sequence[str]) -> Optional[str]:
         for name in names:
@@ -155,13 +161,6 @@ class _Reading:
             return self.world_size // nodes
         return 1 if count is None and self.world_size == 1 else count
 
-    def _check(self) -> None:
-        for part, whole in (("rank", "world_size"), ("local_rank", "local_world_size")):
-            inner, outer = getattr(self, part), getattr(self, whole)
-            if inner is not None and outer is not None and inner >= outer:
-                conflict = f"{self.quote(getattr(self.source, part))}, but {self.quote(getattr(self.source, whole))}"
-                raise IdentityError(conflict, "one of them is left over from another launch; `unset` it")
-
     def quote(self, names: Sequence[str]) -> str:
         """The variables of `names` that are set, with their values, for a message."""
         return " and ".join(f"`{name}={self.environ[name]}`" for name in names if self.environ.get(name))
@@ -182,8 +181,13 @@ class _Reading:
 
     def conclude(self) -> Identity:
         if self.rank is None or self.world_size is None or self.local_rank is None or self.local_world_size is None:
+            parts = ("world_size", "local_rank", "local_world_size")
+            variables = [getattr(self.source, part) for part in parts if getattr(self, part) is None]
+            missing = " nor ".join(" or ".join(f"`{name}`" for name in group) for group in variables if group)
             raise IdentityError(
-                f"{self.source.title} started this process, but does not set {self._missing()}", _EXPORT
+                f"{self.source.title} started this process, but does not set "
+                f"{missing or 'the number of its ranks on this node'}",
+                "export RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT yourself",
             )
         node = self.rank // self.local_world_size if self.node_rank is None else self.node_rank
         hosts = self._value(self.source.hosts) or ""
@@ -199,15 +203,6 @@ class _Reading:
             launch=launch,
             hosts=hosts,
         )
-
-    def _missing(self) -> str:
-        what = ("world_size", "local_rank", "local_world_size")
-        names = [getattr(self.source, part) for part in what if getattr(self, part) is None]
-        missing = " nor ".join(" or ".join(f"`{name}`" for name in group) for group in names if group)
-        return missing or "the number of its ranks on this node"
-
-
-_EXPORT = "export RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT yourself"
 
 
 def _decide(readings: Sequence[_Reading]) -> _Reading:
@@ -233,14 +228,6 @@ def _cross_check(winner: _Reading, other: _Reading) -> None:
     if winner.source is launchers.TORCHRUN and other.source is launchers.SLURM:
         hint = "start torchrun once on each node: `srun --ntasks-per-node=1`"
     raise IdentityError(f"{winner.source.title} sets {mine}, but {other.source.title} sets {theirs}", hint)
-
-
-def _check_leftovers(winner: _Reading, readings: Sequence[_Reading]) -> None:
-    """Variables such as RANK without an address do not count as a launch, but must not contradict the launcher."""
-    if any(reading.source in (launchers.SERRIED, launchers.TORCHRUN, launchers.GENERIC) for reading in readings):
-        return
-    loose = _Reading(launchers.GENERIC, winner.environ)
-    _cross_check(winner, loose)
 
 
 def _alone(environ: Mapping[str, str]) -> Identity:

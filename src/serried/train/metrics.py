@@ -101,17 +101,14 @@ class Metrics:
         ]
         if self._file is not None:
             lines = [series.step_line(at, step, values) for at, step, values in points]
-            self._put(lines + self._total_line())
+            # The last step, if that has changed. Not before the first step: a file may begin with `resumed`.
+            total = self._expected_steps if self.total_steps is None else self.total_steps
+            if total != self._written_total:
+                self._written_total = total
+                lines.append(series.total_line(time.time(), total))
+            self._put(lines)
         if self.tracker is not None and self.tracker.is_on:
             self.tracker.feed(points)
-
-    def _total_line(self) -> List[str]:
-        """The last step, if that has changed. Not before the first step: a file may begin with `resumed`."""
-        total = self._expected_steps if self.total_steps is None else self.total_steps
-        if total == self._written_total:
-            return []
-        self._written_total = total
-        return [series.total_line(time.time(), total)]
 
     def _put(self, lines: List[str]) -> None:
         if self._file is not None:

@@ -18,7 +18,7 @@ import os
 import re
 from functools import cache
 from inspect import signature
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Union
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -27,7 +27,6 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from serried.schema import names
-from serried.train import resume_trace
 from serried.train.checkpoints import sharded
 from serried.train.errors import DeviceError
 from serried.train.group import Group
@@ -48,19 +47,16 @@ _OF_REDUCER = ("_push_all_rebuilt_params", "_rebuild_buckets")
 
 def choose_device(who: Identity, requested: Union[str, torch.device, None] = None) -> torch.device:
     """`requested`, else the GPU of the local rank or the only visible one, else Apple's for one rank, else the CPU."""
-    device = torch.device(_best_kind(who) if requested is None else requested)
+    if requested is None:
+        has_mps = who.world_size == 1 and torch.backends.mps.is_available()
+        requested = "cuda" if torch.cuda.device_count() else "mps" if has_mps else "cpu"
+    device = torch.device(requested)
     if device.type == "cuda":
         device = torch.device("cuda", _index(who) if device.index is None else device.index)
         torch.cuda.set_device(device)
     elif device.type == "mps" and who.world_size > 1:
         raise DeviceError("Apple's GPU serves one rank only", "use `device='cpu'`, or one rank")
     return device
-
-
-def _best_kind(who: Identity) -> str:
-    if torch.cuda.device_count():
-        return "cuda"
-    return "mps" if who.world_size == 1 and torch.backends.mps.is_available() else "cpu"
 
 
 def _index(who: Identity) -> int:
@@ -158,17 +154,17 @@ class Buckets:
                 if order is not None:
                     self._orders[model] = order
 
-    def entries(self, event: str) -> List[resume_trace.Entry]:
-        """For the trace of a resume check: the order in which gradients are reduced from here on."""
-        entries = []
+    def orders(self) -> List[Tuple[str, Union[Order, str, None]]]:
+        """For a resume check: each model's class, and the order in which its gradients are reduced from here on.
+
+        None is an order that torch has yet to learn.
+        """
+        orders = []
         for model in self._by_number():
             number = self._number_restored(model) if model in self._late else None
             order = self._orders.get(model) if number is None else self._restored[number]
-            # An order that torch has yet to learn differs in each attempt, as `event` does.
-            digest = "fixed" if _is_fixed(model) else resume_trace.digest(order or event)
-            name = type(model.module).__name__
-            entries.append({"name": name, "kind": "DistributedDataParallel", "role": "order", "digest": digest})
-        return entries
+            orders.append((type(model.module).__name__, "fixed" if _is_fixed(model) else order))
+        return orders
 
     def state_dict(self) -> Dict[str, Any]:
         return {"orders": {self._models[model]: self._orders.get(model) for model in self._by_number()}}
@@ -215,14 +211,13 @@ class Buckets:
 def _is_known_torch() -> bool:
     """Whether torch still has the private functions used here. Else the first resumed step rounds differently."""
     reducer = getattr(torch_distributed, "Reducer", None)
-    has_names = all(hasattr(DistributedDataParallel, name) for name in _OF_DDP)
-    if not has_names or not all(hasattr(reducer, name) for name in _OF_REDUCER):
-        return False
     try:
         signature(DistributedDataParallel._ddp_init_helper).bind(None, [], [], {}, False)
     except (AttributeError, TypeError, ValueError):
         return False
-    return True
+    return all(hasattr(DistributedDataParallel, name) for name in _OF_DDP) and all(
+        hasattr(reducer, name) for name in _OF_REDUCER
+    )
 
 
 def _is_fixed(model: Any) -> bool:
@@ -232,9 +227,9 @@ def _is_fixed(model: Any) -> bool:
 
 def _rebuilds(model: Any) -> bool:
     """Whether DDP changes its buckets after the first backward, and this module can change them beforehand."""
-    if not _is_known_torch():
+    if not _is_known_torch() or getattr(model, "reducer", None) is None or _is_fixed(model):
         return False
-    if getattr(model, "reducer", None) is None or getattr(model, "_use_python_reducer", False) or _is_fixed(model):
+    if getattr(model, "_use_python_reducer", False):
         return False
     has_other_hook = not _comm_hooks(model) and bool(model._get_ddp_logging_data().get("comm_hook"))
     return not has_other_hook  # another reducer could not get such a hook

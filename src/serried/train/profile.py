@@ -32,17 +32,8 @@ _DATA_WAIT = "enumerate(DataLoader)"
 _STEP = "ProfilerStep"
 _LEAST_REST = 0.001
 """Of a kernel's time: less is the rounding of a sum."""
-_OVERHEAD = frozenset(
-    {
-        "Activity Buffer Request",
-        "Buffer Flush",
-        "Command Buffer Full",
-        "Instrumentation",
-        "Lazy Function Loading",
-        "Resource",
-        "Runtime Triggered Module Loading",
-    }
-)
+_OVERHEAD = {"Activity Buffer Request", "Buffer Flush", "Command Buffer Full", "Instrumentation", "Resource",
+             "Lazy Function Loading", "Runtime Triggered Module Loading"}  # fmt: skip
 """Work of the profiler itself. Its ids are those of other events, and torch gives it the kernels of these."""
 _COLLECTIVE = "record_param_comms"
 """The operator that launches all kernels of NCCL. Their own names tell more."""
@@ -85,13 +76,12 @@ class Profiler:
         if self._begin == 0:
             self._record()
 
-    def advance(self, *, by_script: bool = False) -> None:
+    def advance(self, *, by_script: bool) -> None:
         """A step has ended."""
         if self._is_done or os.getpid() != self._pid:
             return
         if by_script and not self._counts_itself:
-            self._counts_itself = True
-            self._count = 0
+            self._counts_itself, self._count = True, 0
         elif self._counts_itself and not by_script:
             return
         self._count += 1
@@ -136,7 +126,7 @@ class Profiler:
         step does not surround: a step of the trace ends after that record.
         """
         self._hook.remove()
-        inner, advance = optimizer.step, guarded(self.advance)
+        inner, advance = optimizer.step, functools.partial(guarded(self.advance), by_script=False)
 
         @functools.wraps(inner)
         def step(*args: Any, **options: Any) -> Any:
@@ -237,7 +227,6 @@ def operators(averages: Sequence[Any], events: Iterable[Any]) -> List[Dict[str, 
 
 
 def _row(average: Any, cpu: float, gpu: float) -> Dict[str, Any]:
-    """Of the table of operators. The times are in microseconds."""
     return {"name": average.key, "calls": average.count, "cpu_seconds": cpu / 1e6, "gpu_seconds": gpu / 1e6}
 
 

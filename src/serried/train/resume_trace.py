@@ -28,17 +28,14 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Mapping, Optional, Set
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Set
 
 import torch
 from torch import nn
 
 from serried.base.files import Journal
 from serried.schema import names
-from serried.train.checkpoints import states
-
-if TYPE_CHECKING:
-    from serried.train.run import Session
+from serried.train.checkpoints.states import Run, random_state, unwrapped
 
 WAIT_SECONDS = 180.0
 """How long to wait for the stop request. Shared file systems and queues may be slow."""
@@ -72,7 +69,7 @@ class NoTrace:
 
 
 class TraceRecorder(NoTrace):
-    def __init__(self, run: Session, path: Path, stops: List[int]) -> None:
+    def __init__(self, run: Run, path: Path, stops: List[int]) -> None:
         self._run = run
         self._journal = Journal(path)
         self._counted = stops[run.attempt - 2] if 1 < run.attempt <= len(stops) + 1 else 0
@@ -91,10 +88,12 @@ class TraceRecorder(NoTrace):
         return created[0].steps if created else self._counted
 
     def begin(self) -> None:
-        if not self._has_begun and self._run.all_checkpoints:
+        if self._run.all_checkpoints:
             self._begin()
 
     def _begin(self) -> None:
+        if self._has_begun:
+            return
         self._has_begun = True
         self._note("begin", device=self._run.device.type, world_size=self._run.world_size, states=self._states("begin"))
 
@@ -110,12 +109,14 @@ class TraceRecorder(NoTrace):
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
         are_fake = any(hasattr(tensor, "fake_mode") for tensor in tensors)  # of dynamo, before torch 2.3
         if tensors and not are_fake:
-            if not self._has_begun:
-                self._begin()
+            self._begin()
             self._input = digest(args)
             if self._batches:
                 self._hook.remove()
-            elif any(map(_is_compiled, module.modules())):
+            elif any(
+                hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) is not None
+                for part in module.modules()  # of `torch.compile(module)` or `module.compile()`
+            ):
                 # This module is called outside of compiled code, which must not contain the hook.
                 self._hook.remove()
                 self._hook = module.register_forward_pre_hook(self._see)
@@ -138,32 +139,28 @@ class TraceRecorder(NoTrace):
         self._journal.close()
 
     def _states(self, event: str) -> List[Entry]:
+        """All objects with a state. The order is the same whenever the same script has created the same objects."""
         given = {name: obj for each in self._run.all_checkpoints for name, obj in each.objects.items()}
-        return [*inventory(self._run.device, given), *self._run.reductions(event)]
+        entries = [_entry(name, obj, "given") for name, obj in given.items()]
+        for name, state in random_state(self._run.device).items():
+            entries.append({"name": name, "kind": name, "role": "random", "digest": digest(state)})
+        entries += _others(given.values())
+        for name, order in self._run.buckets.orders():
+            # An order that torch has yet to learn differs in each attempt, as `event` does.
+            kind = "DistributedDataParallel"
+            entries.append({"name": name, "kind": kind, "role": "order", "digest": digest(order or event)})
+        return entries
 
     def _note(self, event: str, **facts: Any) -> None:
         self._journal.append({"event": event, "step": self._steps, **facts})
 
 
-def _is_compiled(module: nn.Module) -> bool:
-    """By `torch.compile(module)` or `module.compile()`."""
-    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-
-
-def start_trace(run: Session, metrics_path: Optional[Path]) -> NoTrace:
+def start_trace(run: Run, metrics_path: Optional[Path]) -> NoTrace:
     stops = os.environ.get(names.REHEARSAL)
     if not stops or metrics_path is None:
         return NoTrace()
     path = metrics_path.with_name(metrics_path.name.replace("metrics", "rehearsal", 1))
     return TraceRecorder(run, path, json.loads(stops))
-
-
-def inventory(device: torch.device, given: Dict[str, Any]) -> List[Entry]:
-    """All objects with a state. The order is the same whenever the same script has created the same objects."""
-    named = [_entry(name, obj, "given") for name, obj in given.items()]
-    draws = states.random_state(device).items()
-    generators = [{"name": name, "kind": name, "role": "random", "digest": digest(state)} for name, state in draws]
-    return [*named, *generators, *_others(given.values())]
 
 
 def _entry(name: str, obj: Any, role: str) -> Entry:
@@ -212,7 +209,7 @@ def _others(given: Iterable[Any]) -> List[Entry]:
     modules = [obj for obj in others if isinstance(obj, nn.Module)]
     given_modules = [obj for obj in given if isinstance(obj, nn.Module)]
     inner = {id(child) for module in modules + given_modules for child in module.modules() if child is not module}
-    wrapped = {id(obj) for obj in modules if id(states.unwrapped(obj)) in known}
+    wrapped = {id(obj) for obj in modules if id(unwrapped(obj)) in known}
     left = [obj for obj in others if id(obj) not in inner | wrapped]
     called = _names_in_script({id(obj) for obj in left})
     entries = []

@@ -37,13 +37,13 @@ from torch.utils.data import DistributedSampler
 from serried.base import files
 from serried.schema import names
 from serried.schema.reasons import Reason
-from serried.train import metrics, resume_trace
+from serried.train import metrics
 from serried.train.checkpoints.states import ZeroShard, unwrapped
 from serried.train.errors import TrainError
 from serried.train.group import Group, RunFirst
 from serried.train.identities import Identity
 from serried.train.parallel import Buckets, wrap
-from serried.train.resume_trace import Entry, start_trace
+from serried.train.resume_trace import digest, start_trace
 from serried.train.stopping import StopAgreement, StopListener
 from serried.train.tracking.tracker import Tracker, settings_of
 
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     from serried.train.checkpoints import Checkpoints
     from serried.train.checkpoints.cadence import Every
     from serried.train.checkpoints.states import Stateful
-    from serried.train.group import Group
 
 
 T = TypeVar("T")
 
 _HANDLER = "serried"
+_END: Any = object()
 
 
 class SessionExit(BaseException):
@@ -73,9 +73,9 @@ class Session:
         group: Group,
         listener: StopListener,
         *,
-        seed: int = 0,
-        directory: Optional[Path] = None,
-        metrics_path: Optional[Path] = None,
+        seed: int,
+        directory: Optional[Path],
+        metrics_path: Optional[Path],
     ) -> None:
         self.identity = who
         self.rank = who.rank
@@ -103,8 +103,8 @@ class Session:
         self.tracker = Tracker(settings_of(os.environ), who.rank, self._log, self._progress.advance, flush=self.flush)
         """Also takes objects that `log` does not take."""
         self._metrics.tracker = self.tracker
-        self._buckets = Buckets(group)
-        self.parts: Dict[str, Stateful] = {"progress": self._progress, "buckets": self._buckets}
+        self.buckets = Buckets(group)
+        self.parts: Dict[str, Stateful] = {"progress": self._progress, "buckets": self.buckets}
         """Further replicated state of the session."""
         self.all_checkpoints: List[Checkpoints] = []
         self.smoke = Smoke(os.environ, is_main=self.is_main)
@@ -115,7 +115,8 @@ class Session:
         self._trace = start_trace(self, metrics_path)
         self._saved_step: Optional[int] = None
         self._is_without_sync = False
-        self._uneven_inputs = UnevenInputs(group, self.all_checkpoints, self._leave_if_saved)
+        self._mirrored: Optional[MirroredState] = None
+        """Within `uneven`, with DDP."""
 
     # Collectives.
 
@@ -207,14 +208,22 @@ class Session:
         loader = make_loader(
             dataset, batch_size=batch_size, rank=self.rank, world_size=self.world_size, seed=self.seed, **options
         )
-        loader.on_pass = self.begin
-        if self._progress.register(loader, resume=options.get("resume", True)):
-            self._compare_data(dataset)
-            if options.get("resume", True):
-                loader.on_batch = self._trace.batch
-            self.loaders.append(loader)
-            for checkpoints in self.all_checkpoints:
-                checkpoints.adopt(loader)
+        loader.on_pass = self._trace.begin
+        resumes = options.get("resume", True)
+        if self._progress.is_within:
+            if resumes:
+                raise TrainError(
+                    "`run.loader` is called within an epoch: a resumed run could not match loaders to their positions",
+                    "call it once, before `run.epochs`; within an epoch, an evaluation needs `resume=False`",
+                )
+            loader.set_epoch(self._progress.epoch)
+            return loader
+        self._compare_data(dataset)
+        if resumes:
+            loader.on_batch = self._trace.batch
+        self.loaders.append(loader)
+        for checkpoints in self.all_checkpoints:
+            checkpoints.adopt(loader)
         return loader
 
     def checkpoints(
@@ -252,8 +261,8 @@ class Session:
             source = data.dataset
         if not self._group.is_open:
             return
-        digest = int(resume_trace.digest([outline(source)]), 16) >> 1
-        highest, lowest = self._group.reduce_max((digest, -digest))
+        number = int(digest([outline(source)]), 16) >> 1
+        highest, lowest = self._group.reduce_max((number, -number))
         if highest != -lowest:
             raise TrainError(
                 "the ranks have different data: `run.loader` shares out one data set, which must be the same on all",
@@ -262,18 +271,18 @@ class Session:
                 "lists of files; if each rank has data of its own, pass a DataLoader",
             )
 
-    def begin(self) -> None:
-        """A pass over data, or an epoch, begins."""
-        self._trace.begin()
-
     def epochs(self, count: int) -> Iterator[int]:
         """The remaining epochs of `count`. An epoch that was interrupted resumes in its middle."""
         for epoch in self._progress.epochs(count):
-            for loader in self.loaders:
-                self._progress.set_epoch(loader)
-            self.begin()
-            with self._progress.within():
+            loaders: List[Any] = self.loaders
+            for loader in loaders:
+                loader.set_epoch(epoch)
+            self._trace.begin()
+            self._progress.is_within = True
+            try:
                 yield epoch
+            finally:
+                self._progress.is_within = False
             if self.is_saved or self.stop_requested:  # perhaps within this epoch
                 return
             self._progress.epoch = epoch + 1
@@ -296,9 +305,9 @@ class Session:
                 values = {**{str(name): value for name, value in each.items()}, **values}
             elif each is not None:
                 step = _step(each)
-        self._metrics.log(self._progress.advance(None if step is None else _step(step)), values)
+        self._log(None if step is None else _step(step), values)
 
-    def _log(self, step: Optional[int], values: Dict[str, Any], *, is_last: bool) -> int:
+    def _log(self, step: Optional[int], values: Dict[str, Any], *, is_last: bool = False) -> int:
         """As `log`; `is_last`: pass all values to the sinks now. Returns the step."""
         reached = self._progress.advance(step)
         self._metrics.log(reached, values)
@@ -318,27 +327,46 @@ class Session:
     def total_steps(self, count: Optional[int]) -> None:
         self._metrics.total_steps = None if count is None else int(count)
 
-    # Uneven data.
-
+    @contextlib.contextmanager
     def uneven(
         self, model: nn.Module, batches: Iterable[T], *optimizers: Any, enable: bool = True
-    ) -> ContextManager[Iterable[T]]:
+    ) -> Iterator[Iterable[T]]:
         """Train though ranks have different numbers of `batches`: `with run.uneven(model, loader) as batches:`.
 
         With DDP, a rank without batches lets the others finish. Then it receives the states of `optimizers` and of
         the objects in `run.checkpoints` from a rank that trained longer. Call `ckpt.step()` once per batch, and no
         other collective, until the block ends. Other models stop on all ranks when the first rank runs out.
         """
-        return self._uneven_inputs.of(model, batches, optimizers) if enable else contextlib.nullcontext(batches)
+        if not enable or not self._group.is_open:
+            yield batches
+        elif not isinstance(model, DistributedDataParallel):  # Join cannot serve it
+            yield self._until_one_runs_out(batches)
+        else:
+            self._mirrored = MirroredState(model, optimizers, self.all_checkpoints, self._group)
+            try:
+                # Join changes the filters of warnings.
+                with _local_without_gradients(model), warnings.catch_warnings(), Join(self._mirrored.joinables):
+                    yield batches
+            finally:
+                self._mirrored = None
+            if self.is_saved or self.smoke.is_over:
+                raise SessionExit  # a rank without data has no loop to leave; the others leave in the same way
+
+    def _until_one_runs_out(self, batches: Iterable[T]) -> Iterator[T]:
+        """`batches`, until a rank has none left; costs a small all-reduce per batch."""
+        source = iter(batches)
+        while True:
+            batch = next(source, _END)
+            (someone_is_out,) = self._group.reduce_max([batch is _END])
+            if someone_is_out:
+                return
+            yield batch
 
     def catch_up(self, objects: List[Stateful]) -> None:
         """Before rank 0 saves `objects`: if it ran out of uneven data, it receives their state from another rank."""
-        self._buckets.settle()
-        self._uneven_inputs.catch_up(objects)
-
-    def _leave_if_saved(self) -> None:
-        if self.is_saved or self.smoke.is_over:
-            raise SessionExit  # a rank without data has no loop to leave; the others leave in the same way
+        self.buckets.settle()
+        if self._mirrored is not None:
+            self._mirrored.catch_up(objects)
 
     # The end.
 
@@ -347,13 +375,13 @@ class Session:
 
         `ckpt.step()` calls it. All ranks get the same answer at the same call.
         """
-        if self._uneven_inputs.is_unmirrored or self._stop.agreed:
+        if self._stop.agreed or (self._mirrored is not None and self._mirrored.has_only_the_model):
             return self._stop.agreed
         self._trace.step()
         self.smoke.steps += 1
         reason = self._stop.reason()
         if reason is not None:
-            self._buckets.settle()
+            self.buckets.settle()
             self._trace.stop(reason)
         return reason or (Reason.SMOKE if self.smoke.is_over else None)
 
@@ -395,7 +423,7 @@ class Session:
         """Finish saves and logs that are in progress, within `seconds`."""
         try:
             self._metrics.close()
-            self._buckets.close()
+            self.buckets.close()
             self._trace.close()
             self.smoke.close()
             for checkpoints in self.all_checkpoints:
@@ -404,19 +432,12 @@ class Session:
             will_continue = self.is_saved and self._stop.agreed is not None
             self.tracker.finish(self.deadline, has_failed=has_failed, will_continue=will_continue)
 
-    def reductions(self, event: str) -> List[Entry]:
-        """For the trace of a resume check: the order in which gradients are reduced from here on."""
-        return self._buckets.entries(event)
-
     def _gauges(self) -> Dict[str, float]:
         gauges: Dict[str, float] = {}
-        waits = [loader.waited_seconds for loader in self.loaders if hasattr(loader, "waited_seconds")]
-        if waits:
-            gauges["waited_seconds"] = sum(waits)
-        counts = (getattr(loader, "read_samples", None) for loader in self.loaders)
-        read = [count for count in counts if count is not None]
-        if read:
-            gauges["read_samples"] = sum(read)
+        for name in ("waited_seconds", "read_samples"):
+            known = [value for value in (getattr(loader, name) for loader in self.loaders) if value is not None]
+            if known:
+                gauges[name] = sum(known)
         total = self._expected_steps()
         if total:
             gauges["total_steps"] = total
@@ -426,7 +447,8 @@ class Session:
 
     def _expected_steps(self) -> Optional[int]:
         """The last step of the loop over epochs; None unless the script logs a step for each batch of one loader."""
-        trained: List[Any] = [loader for loader in self.loaders if getattr(loader, "steps", None) is not None]
+        loaders: List[Any] = self.loaders
+        trained = [loader for loader in loaders if loader.steps is not None]
         if len(trained) != 1:
             return None
         try:
@@ -435,7 +457,7 @@ class Session:
             return None
         done = self._progress.epoch * steps + trained[0].steps
         is_per_batch = self._progress.step in {done, done - 1}  # counted from one or from zero
-        return self._progress.epoch_count * steps if is_per_batch else None
+        return self._progress.counts[-1] * steps if is_per_batch else None
 
 
 def _step(value: Any) -> int:
@@ -458,9 +480,6 @@ def _elsewhere(directory: Optional[Path]) -> Optional[Path]:
     return Path(checkpoint) if checkpoint else None
 
 
-# The progress of the script.
-
-
 class Progress:
     """Epoch and step of metrics. They are the same on every rank, so a checkpoint holds one copy."""
 
@@ -473,15 +492,10 @@ class Progress:
         self.step = 0
         self.is_done = False
         """The last loop over epochs has ended."""
-        self._is_within = False
+        self.is_within = False
         """The script is within an epoch."""
-        self._counts = [0]
+        self.counts = [0]
         """The epoch counts of this process's loops."""
-
-    @property
-    def epoch_count(self) -> int:
-        """The epochs of the present loop; 0 before the first."""
-        return self._counts[-1]
 
     def advance(self, step: Optional[int]) -> int:
         """Go to `step`, by default to the next one, and return it."""
@@ -493,42 +507,17 @@ class Progress:
 
         Raises TrainError if an earlier loop used up these epochs: this loop would train nothing, and exit with 0.
         """
-        if self.epoch >= count and count <= max(self._counts):
-            more = f"`run.epochs({max(self._counts) + count})` for {count} more"
+        most = max(self.counts)
+        if self.epoch >= count and count <= most:
             raise TrainError(
                 f"no epoch left in `run.epochs({count})`: an earlier loop ran {self.epoch}",
-                f"epochs are counted over the whole training: {more}",
+                f"epochs are counted over the whole training: `run.epochs({most + count})` for {count} more",
             )
-        self._counts.append(count)
+        self.counts.append(count)
         self.is_done = False
         while self.epoch < count:
             yield self.epoch
         self.is_done = True
-
-    @contextlib.contextmanager
-    def within(self) -> Iterator[None]:
-        """While the script is in this epoch."""
-        self._is_within = True
-        try:
-            yield
-        finally:
-            self._is_within = False
-
-    def register(self, loader: Any, *, resume: bool) -> bool:
-        """Whether checkpoints keep the position of a new loader."""
-        if not self._is_within:
-            return True
-        if resume:
-            raise TrainError(
-                "`run.loader` is called within an epoch: a resumed run could not match loaders to their positions",
-                "call it once, before `run.epochs`; within an epoch, an evaluation needs `resume=False`",
-            )
-        self.set_epoch(loader)
-        return False
-
-    def set_epoch(self, loader: Any) -> None:
-        if hasattr(loader, "set_epoch"):
-            loader.set_epoch(self.epoch)
 
     def state_dict(self) -> Dict[str, Any]:
         return {"epoch": self.epoch, "step": self.step}
@@ -565,18 +554,17 @@ class Smoke:
         """Report the result, here and for `serried show`."""
         if not self.limit:
             return
-        proof = "nothing was saved"
+        proof, result = "nothing was saved", {"steps": self.steps, "loaded_step": self.loaded_step}
         if self.loaded_step is not None:
             proof = f"a checkpoint of step {self.loaded_step} was saved and loaded"
         elif self.own_step is not None:
             proof = f"the program saved step {self.own_step} itself; loading it was not tried"
+        if self.own_step is not None:
+            result["own_step"] = self.own_step
         self._report(f"smoke test: {_count(self.steps)}; {proof}")
         if self._is_main and self._results:
             with contextlib.suppress(OSError):
                 files.make_directory(Path(self._results))
-                result = {"steps": self.steps, "loaded_step": self.loaded_step}
-                if self.own_step is not None:
-                    result["own_step"] = self.own_step
                 files.write_json(Path(self._results, names.SMOKE_FILE), result)
 
     def _report(self, text: str) -> None:
@@ -588,58 +576,12 @@ def _count(steps: int) -> str:
     return "1 step" if steps == 1 else f"{steps} steps"
 
 
-# Uneven data.
-
-
-class UnevenInputs:
-    """`run.uneven`: ranks with different numbers of batches.
-
-    With DDP, torch's Join lets a rank without batches take part in the all-reduces of the others until they finish
-    too. Other models stop on all ranks when the first rank runs out. An exception leaves at once on its own rank: a
-    rank that kept mirroring the others would hide its failure for an epoch, and the others would end as if nothing
-    had happened.
-
-    A forward pass without gradients is an evaluation: it communicates nothing, and each rank may make any number of
-    them. Join would have the others wait for the all-reduces of a backward pass that never comes.
-
-    Join mirrors all-reduces, and restores the model's parameters at the end. It does not know the other state that
-    a step changes: the optimizer's averages, a scheduler, a moving average. A rank that ran out receives that state
-    from a rank that did not; otherwise the ranks would continue from different states.
-    """
-
-    def __init__(self, group: Group, checkpoints: Sequence[Checkpoints], leave: Callable[[], None]) -> None:
-        self._group, self._checkpoints = group, checkpoints
-        self._leave = leave
-        """Leaves the script if the checkpoint is saved: a rank without data has no loop to leave."""
-        self._now: Optional[MirroredState] = None
-        self.is_unmirrored = False
-        """A rank may be out of data, and mirror only the model's all-reduces: nothing else can be collective."""
-
-    @contextlib.contextmanager
-    def of(self, model: nn.Module, batches: Iterable[T], optimizers: Iterable[Any]) -> Iterator[Iterable[T]]:
-        if not self._group.is_open:
-            yield batches
-            return
-        if not isinstance(model, DistributedDataParallel):  # Join cannot serve it
-            yield together(batches, self._group.reduce_max)
-            return
-        self._now = MirroredState(model, optimizers, self._checkpoints, self._group)
-        self.is_unmirrored = not self._checkpoints
-        saved = (obj for checkpoints in self._checkpoints for obj in checkpoints.objects.values())
-        zero = (obj.optimizer for obj in saved if isinstance(obj, ZeroShard))
-        stepping = {id(each): each for each in (*optimizers, *zero) if isinstance(each, Joinable)}
-        mirrored = [model, *stepping.values(), self._now]
-        try:
-            with _local_without_gradients(model), warnings.catch_warnings(), Join(mirrored):  # Join changes the filters
-                yield batches
-        finally:
-            self._now, self.is_unmirrored = None, False
-        self._leave()
-
-    def catch_up(self, objects: Sequence[Stateful]) -> None:
-        """Before rank 0 saves `objects`: it receives their state from another rank if its data ran out. Collective."""
-        if self._now is not None:
-            self._now.catch_up(objects)
+# Uneven data: with DDP, torch's Join lets a rank without batches take part in the all-reduces of the others until they
+# finish too. An exception leaves at once on its own rank: a rank that kept mirroring the others would hide its failure
+# for an epoch, and the others would end as if nothing had happened.
+#
+# A forward pass without gradients is an evaluation: it communicates nothing, and each rank may make any number of them.
+# Join would have the others wait for the all-reduces of a backward pass that never comes.
 
 
 @contextlib.contextmanager
@@ -674,13 +616,18 @@ def _local_without_gradients(model: DistributedDataParallel) -> Iterator[None]:
         del unchecked.forward
 
 
-class MirroredState(Joinable):
-    """State beside the model that steps change; mirrored once per batch, after the backward pass."""
+class MirroredState(Joinable, JoinHook):
+    """State beside the model that steps change; mirrored once per batch, after the backward pass.
+
+    Join mirrors all-reduces, and restores the model's parameters at the end. It does not know the other state that
+    a step changes: the optimizer's averages, a scheduler, a moving average. A rank that ran out receives that state
+    from a rank that did not; otherwise the ranks would continue from different states.
+    """
 
     def __init__(
         self,
         model: DistributedDataParallel,
-        optimizers: Iterable[Stateful],
+        optimizers: Sequence[Any],
         checkpoints: Sequence[Checkpoints],
         group: Group,
     ) -> None:
@@ -689,10 +636,16 @@ class MirroredState(Joinable):
         saved = [obj for each in checkpoints for obj in each.replicated]
         self._changing = [*saved, *(each for each in optimizers if each not in saved)]
         """Objects that steps change, and that Join does not mirror."""
+        all_saved = (obj for each in checkpoints for obj in each.objects.values())
+        zero = (obj.optimizer for obj in all_saved if isinstance(obj, ZeroShard))
+        stepping = {id(each): each for each in (*optimizers, *zero) if isinstance(each, Joinable)}
+        self.joinables: List[Any] = [model, *stepping.values(), self]
+        self.has_only_the_model = not checkpoints
+        """A rank that is out of data mirrors only the model's all-reduces: nothing else can be collective."""
         self._has_run_out = False
 
     def join_hook(self, **_: Any) -> JoinHook:
-        return _Hook(self)
+        return self
 
     @property
     def join_device(self) -> torch.device:
@@ -703,7 +656,7 @@ class MirroredState(Joinable):
     def join_process_group(self) -> Any:
         return self._model.join_process_group
 
-    def mirror(self) -> None:
+    def main_hook(self) -> None:
         """This rank ran out, and the others made another step."""
         self._has_run_out = True
         for checkpoints in self._checkpoints:
@@ -712,50 +665,25 @@ class MirroredState(Joinable):
     def catch_up(self, objects: Sequence[Stateful]) -> None:
         """Send the state of `objects` to rank 0, if it ran out. Collective."""
         out = self._has_run_out
-        _hand_over(objects, self._group, has=not out, lacks=out and self._group.rank == 0)
-
-    def end(self, *, is_last: bool) -> None:
-        """All ranks ran out; `is_last`: this rank among the last. After an evaluation no rank has missed a step."""
-        _hand_over(self._changing, self._group, has=is_last, lacks=self._has_run_out)
-
-
-class _Hook(JoinHook):
-    def __init__(self, uneven: MirroredState) -> None:
-        self._uneven = uneven
-
-    def main_hook(self) -> None:
-        self._uneven.mirror()
+        self._hand_over(objects, has=not out, lacks=out and self._group.rank == 0)
 
     def post_hook(self, is_last_joiner: bool) -> None:
-        self._uneven.end(is_last=is_last_joiner)
+        """All ranks ran out. After an evaluation no rank has missed a step."""
+        self._hand_over(self._changing, has=is_last_joiner, lacks=self._has_run_out)
 
-
-def _hand_over(objects: Sequence[Stateful], group: Group, *, has: bool, lacks: bool) -> None:
-    """Send the state of a rank that has it to the ranks that lack it. Collective; free if no rank lacks it."""
-    source, someone_lacks = group.reduce_max((group.rank if has else -1, int(lacks)))
-    if not someone_lacks:
-        return
-    handed = [obj for obj in objects if not isinstance(obj, Joinable)]  # Joinables mirror themselves
-    box = io.BytesIO()
-    if group.rank == source:
-        torch.save([obj.state_dict() for obj in handed], box)
-    # As bytes: a tensor would be unpickled on the sender's GPU.
-    box = io.BytesIO(group.broadcast(box.getvalue(), source))
-    if lacks:
-        states = torch.load(box, map_location="cpu", weights_only=False)
-        for obj, state in zip(handed, states):  # noqa: B905 - as long; Python 3.9
-            obj.load_state_dict(state)
-
-
-def together(batches: Iterable[T], reduce_max: Callable[[Sequence[int]], List[int]]) -> Iterator[T]:
-    """`batches`, until a rank has none left; costs a small all-reduce per batch."""
-    source = iter(batches)
-    while True:
-        batch = next(source, _END)
-        (someone_is_out,) = reduce_max([batch is _END])
-        if someone_is_out:
+    def _hand_over(self, objects: Sequence[Stateful], *, has: bool, lacks: bool) -> None:
+        """Send the state of a rank that has it to the ranks that lack it. Collective; free if no rank lacks it."""
+        rank = self._group.rank
+        source, someone_lacks = self._group.reduce_max((rank if has else -1, int(lacks)))
+        if not someone_lacks:
             return
-        yield batch
-
-
-_END: Any = object()
+        handed = [obj for obj in objects if not isinstance(obj, Joinable)]  # Joinables mirror themselves
+        box = io.BytesIO()
+        if rank == source:
+            torch.save([obj.state_dict() for obj in handed], box)
+        # As bytes: a tensor would be unpickled on the sender's GPU.
+        box = io.BytesIO(self._group.broadcast(box.getvalue(), source))
+        if lacks:
+            states = torch.load(box, map_location="cpu", weights_only=False)
+            for obj, state in zip(handed, states):  # noqa: B905 - as long; Python 3.9
+                obj.load_state_dict(state)

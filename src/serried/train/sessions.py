@@ -18,7 +18,7 @@ import time
 import traceback
 from pathlib import Path
 from types import FrameType
-from typing import Any, Generator, Iterator, Optional, Union
+from typing import Any, Callable, Generator, Iterator, List, Optional, Union
 
 import torch
 
@@ -103,20 +103,24 @@ def session(
         torch.set_num_threads(thread_count)
     group = Group(who)
     _is_open = True
-    _begin_retry(who)
+    _in_failure_report(failure_report.begin_retry, who)
     try:
         group.open(chosen, backend, start_seconds, timeout_seconds)
         os.environ.update(who.variables())
         if seed is not None:
             seed_everything(seed + who.rank)
         listener = StopListener(os.environ.get(names.STOP_FILE))
+        # One folder for all nodes: the watched folder on a node's disk is for programs that save without this library.
+        given = os.environ.get(names.KEPT_DIR) or os.environ.get(names.CHECKPOINT_DIR)
+        # The two runs of a resume check must not share a folder that the script names.
+        folder = given or directory if os.environ.get(names.REHEARSAL) else directory or given
         run = Session(
             who,
             chosen,
             group,
             listener,
             seed=seed or 0,
-            directory=_directory(directory),
+            directory=Path(folder).absolute() if folder else None,  # a script may change its working directory
             metrics_path=metrics.choose_path(metrics_file, os.environ, who.rank),
         )
         _current = run
@@ -139,28 +143,24 @@ def _run_script(run: Session, group: Group, listener: StopListener) -> Generator
 
     A forked child that leaves the block neither reports nor closes anything, because its parent is the rank.
     """
-    try:
-        yield from _run_body(run, group, listener)
-    finally:
-        listener.close()
-
-
-def _run_body(run: Session, group: Group, listener: StopListener) -> Iterator[Session]:
     rank_pid = os.getpid()
     try:
-        yield run
-    except GeneratorExit:  # never closed, and Python ends: leave all as it is
-        if os.getpid() == rank_pid:
-            group.end_watch()
-            print(_UNCLOSED % _place(run), file=sys.stderr, flush=True)
-        raise
-    except BaseException as error:
-        if os.getpid() != rank_pid or not _leaves_early(run, group, listener, error):
+        try:
+            yield run
+        except GeneratorExit:  # never closed, and Python ends: leave all as it is
+            if os.getpid() == rank_pid:
+                group.end_watch()
+                print(_UNCLOSED % _place(run), file=sys.stderr, flush=True)
             raise
-    if os.getpid() == rank_pid:
-        if run.has_left and run.is_main:
-            print(_UNSAVED, file=sys.stderr, flush=True)
-        _finish(run, group, listener)
+        except BaseException as error:
+            if os.getpid() != rank_pid or not _leaves_early(run, group, listener, error):
+                raise
+        if os.getpid() == rank_pid:
+            if run.has_left and run.is_main:
+                print(_UNSAVED, file=sys.stderr, flush=True)
+            _finish(run, group, listener)
+    finally:
+        listener.close()
 
 
 def _leaves_early(run: Session, group: Group, listener: StopListener, error: BaseException) -> bool:
@@ -191,10 +191,7 @@ def _end_waiting(run: Session, group: Group, listener: StopListener, error: Trai
     _announce(run, error)
     stack = ["Traceback (most recent call last):\n", *traceback.format_stack(frame)]
     print("".join([*stack, *traceback.format_exception_only(type(error), error)]), end="", file=sys.stderr, flush=True)
-    listener.ignore()
-    _report(error, run.identity, time.monotonic(), group.count_failure())
-    with contextlib.suppress(Exception):
-        run.close(FAILED_SECONDS, has_failed=True)
+    _report_and_close(run, group, listener, error)
     with contextlib.suppress(OSError, ValueError):  # the reader is gone
         sys.stdout.flush()
     os._exit(1)
@@ -202,12 +199,16 @@ def _end_waiting(run: Session, group: Group, listener: StopListener, error: Trai
 
 def _fail(run: Session, group: Group, listener: StopListener, error: BaseException) -> None:
     """Leave because of `error`. Report first: the others fail as soon as this rank closes its connections."""
+    _report_and_close(run, group, listener, error)
+    group.close(failed=True)
+
+
+def _report_and_close(run: Session, group: Group, listener: StopListener, error: BaseException) -> None:
     at = time.monotonic()
     listener.ignore()
     _report(error, run.identity, at, group.count_failure())
     with contextlib.suppress(Exception):  # the first error is the one to report
         run.close(FAILED_SECONDS, has_failed=True)
-    group.close(failed=True)
 
 
 def _finish(run: Session, group: Group, listener: StopListener) -> None:
@@ -217,13 +218,13 @@ def _finish(run: Session, group: Group, listener: StopListener) -> None:
     except BaseException as error:
         _fail(run, group, listener, error)
         raise
-    _retract_report(run.identity)
+    # Delete the report of an earlier failure: this session, which came after it, has ended well.
+    _in_failure_report(failure_report.retract, run.identity)
 
 
 def _report(error: BaseException, who: Identity, at: float, order: Optional[int]) -> None:
     """Report to the agent that `error` ends this rank. Does nothing if no agent started the rank."""
-    place = os.environ.get(names.FAILURE_REPORT)
-    if not place or any(each.__name__ == "TrialPruned" for each in type(error).__mro__):  # Optuna's study catches it
+    if any(each.__name__ == "TrialPruned" for each in type(error).__mro__):  # Optuna's study catches it
         return
     code: Optional[int] = 1
     number = None
@@ -231,35 +232,22 @@ def _report(error: BaseException, who: Identity, at: float, order: Optional[int]
         code, number = None, int(signal.SIGINT)
     elif isinstance(error, SystemExit) and isinstance(error.code, int):
         code = error.code & 0xFF
-    lines = [traceback.format_exception_only(type(each), each)[-1].partition("\n")[0] for each in _chain(error)]
+    chain: List[BaseException] = []
+    cause: Optional[BaseException] = error
+    while cause is not None and cause not in chain:
+        chain.append(cause)
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    lines = [traceback.format_exception_only(type(each), each)[-1].partition("\n")[0] for each in chain]
     lost_peer = failure_report.comes_from_a_lost_peer(lines)
     report = failure_report.FailureReport(who.world_size, at, code, number, lines[0][:LONGEST_ERROR], lost_peer, order)
-    with contextlib.suppress(OSError):
-        failure_report.write(place, who.rank, report)
+    _in_failure_report(failure_report.write, who, report)
 
 
-def _begin_retry(who: Identity) -> None:
-    place = os.environ.get(names.FAILURE_REPORT)
-    if place:
+def _in_failure_report(change: Callable[..., object], who: Identity, *report: failure_report.FailureReport) -> None:
+    path = os.environ.get(names.FAILURE_REPORT)
+    if path:
         with contextlib.suppress(OSError):
-            failure_report.begin_retry(place, who.rank)
-
-
-def _retract_report(who: Identity) -> None:
-    """Delete the report of an earlier failure: this session, which came after it, has ended well."""
-    place = os.environ.get(names.FAILURE_REPORT)
-    if place:
-        with contextlib.suppress(OSError):
-            failure_report.retract(place, who.rank)
-
-
-def _chain(error: Optional[BaseException]) -> Iterator[BaseException]:
-    """`error`, its cause or context, and so on."""
-    seen = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+            change(path, who.rank, *report)
 
 
 def _flush_and_freeze() -> None:
@@ -273,14 +261,6 @@ def _flush_and_freeze() -> None:
             with contextlib.suppress(OSError, ValueError):  # full, or closed
                 obj.flush()
     gc.freeze()
-
-
-def _directory(requested: Union[str, Path, None]) -> Optional[Path]:
-    # One folder for all nodes: the watched folder on a node's disk is for programs that save without this library.
-    given = os.environ.get(names.KEPT_DIR) or os.environ.get(names.CHECKPOINT_DIR)
-    # The two runs of a resume check must not share a folder that the script names.
-    directory = given or requested if os.environ.get(names.REHEARSAL) else requested or given
-    return Path(directory).absolute() if directory else None  # a script may change its working directory
 
 
 def seed_everything(seed: int) -> None:

@@ -164,16 +164,13 @@ class StopAgreement:
         self._since += 1
         if self._since < self._wait:
             return None
-        return self._share(self._agree)
-
-    def _share(self, agree: AgreeMax) -> Optional[str]:
         now = self._clock()
         seconds = max(now - self._last, 1e-6) / self._since
         # The wait at most doubles: the first steps may be slow, and later ones slower still.
         wanted = max(1, min(int(AGREE_SECONDS / seconds), 2 * self._wait, LONGEST_WAIT))
         requested = self._listener.reason()
         weight = STOPS.index(requested) + 1 if requested else 0
-        weight, shortest = agree((weight, -wanted))
+        weight, shortest = self._agree((weight, -wanted))
         self._wait, self._since, self._last = -shortest, 0, self._clock()
         self._reason = STOPS[weight - 1] if weight else None
         return self._reason

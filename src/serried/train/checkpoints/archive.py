@@ -23,7 +23,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Deque, Dict, Iterable, Iterator, List, NamedTuple
+from typing import Any, Deque, Dict, Iterable, List, NamedTuple
 
 CHUNK = 16 << 20
 """Bytes per write: enough for each disk of a striped file system. A multiple of every page size."""
@@ -115,7 +115,8 @@ def write_archive(path: Path, image: memoryview, tensor_sizes: Iterable[int], pi
     with ThreadPoolExecutor(2) as threads, _ChunkedFile(path, image) as file:
         for record in layout.records:
             image[record.header : record.data] = _local_header(record)
-            pieces = list(_pieces(image[record.data : record.end]))
+            starts = range(record.data, record.end, PIECE)
+            pieces = [image[start : min(start + PIECE, record.end)] for start in starts]
             checksums = (threads.map if len(pieces) > 1 else map)(zlib.crc32, pieces)
             file.write(record.end)
             own = 0
@@ -195,10 +196,6 @@ class _ChunkedFile:
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
         fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags & ~_DIRECT)
         self._is_direct = False
-
-
-def _pieces(data: memoryview) -> Iterator[memoryview]:
-    return (data[start : start + PIECE] for start in range(0, len(data), PIECE))
 
 
 def joined_crc32(first: int, second: int, size: int) -> int:

@@ -7,16 +7,13 @@ import logging
 import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Optional, Union
+from typing import Any, Dict, Optional, Union
 
 from serried.base.files import make_directory
 from serried.schema.reasons import Reason
 from serried.train.checkpoints import cadence, sharded, states, store
 from serried.train.checkpoints.saver import Saver
-from serried.train.checkpoints.states import CheckpointError, Stateful
-
-if TYPE_CHECKING:
-    from serried.train.run import Session
+from serried.train.checkpoints.states import CheckpointError, Run, Stateful
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +39,7 @@ class Checkpoints:
 
     def __init__(
         self,
-        run: Session,
+        run: Run,
         /,
         *,
         every: cadence.Every = "auto",
@@ -57,10 +54,11 @@ class Checkpoints:
             raise ValueError(f"`best` is {best!r}: it can be 'max' or 'min'")
         self._run, self._best = run, best
         self._cadence = cadence.parse(every)
-        self._objects = _stateful(objects)
+        self.objects = _stateful(objects)
+        """The saved objects by name; models without their wrappers."""
         self.replicated = [
             obj
-            for obj in self._objects.values()
+            for obj in self.objects.values()
             if states.is_replicated(obj, otherwise=True) and not sharded.is_sharded(obj)
         ]
         """The objects with the same state on all ranks: rank 0 saves them."""
@@ -80,7 +78,10 @@ class Checkpoints:
                 _log.warning("not saving checkpoints: set st.session(directory=...)")
             return
         make_directory(run.directory)
-        self._saver = Saver(run, run.directory, self._objects, keep=keep, best=best, local=_local(local))
+        if local is not None and not Path(local).is_dir():
+            raise CheckpointError(f"`local` is `{local}`, which is not a directory on this node")
+        disk = None if local is None else Path(local).absolute()
+        self._saver = Saver(run, run.directory, self.objects, keep=keep, best=best, local=disk)
         atexit.register(self.close)
         try:
             self._resume(self._saver)
@@ -112,8 +113,6 @@ class Checkpoints:
         if number in self._late_loaders:
             loader.load_state_dict(self._late_loaders.pop(number))
 
-    # Called by the script.
-
     def step(self) -> bool:
         """Count a step, and save if it is time. True after a stop request, once saved: leave the training loop."""
         self.steps += 1
@@ -125,7 +124,13 @@ class Checkpoints:
             self._try_out(self._saver)
             return True
         if reason is not None:
-            self._save_for_stop(self._saver)
+            # If this save fails, an older checkpoint of this attempt is enough. Without any, exit status 0 would mean
+            # that the training has finished.
+            self.save(wait=True)
+            if self._saver.last_step is None:
+                problem = f"stop requested, but this attempt could not save a checkpoint (step {self.steps})"
+                raise CheckpointError(problem)
+            self._run.saved_for_stop(self._saver.last_step)
             return True
         if self._is_due(self._saver):
             self.save()
@@ -186,13 +191,6 @@ class Checkpoints:
             self._saver.close(seconds)
         self._saver = None
 
-    # State of saving.
-
-    @property
-    def objects(self) -> Dict[str, Any]:
-        """The saved objects by name; models without their wrappers."""
-        return self._objects
-
     @property
     def is_saving(self) -> bool:
         """Whether a save of this rank was in progress at the last `step`."""
@@ -232,17 +230,6 @@ class Checkpoints:
         clock.next_look = self.steps + left
         return is_due or left == 0
 
-    def _save_for_stop(self, saver: Saver) -> None:
-        """Save the current step durably. If that fails, an older checkpoint of this attempt is enough.
-
-        Raises:
-            CheckpointError: this attempt has no checkpoint; exit status 0 would mean that the training has finished.
-        """
-        self.save(wait=True)
-        if saver.last_step is None:
-            raise CheckpointError(f"stop requested, but this attempt could not save a checkpoint (step {self.steps})")
-        self._run.saved_for_stop(saver.last_step)
-
     def _try_out(self, saver: Saver) -> None:
         """The end of a smoke test: save a checkpoint and load it.
 
@@ -257,13 +244,6 @@ class Checkpoints:
             raise CheckpointError(f"smoke test: step {self.steps} could not be saved")
         saver.restore(checkpoint)
         self._run.smoke.loaded_step = self.steps
-
-
-def _local(path: Union[str, Path, None]) -> Optional[Path]:
-    """Raises CheckpointError: `path` is not a directory."""
-    if path is None or Path(path).is_dir():
-        return None if path is None else Path(path).absolute()
-    raise CheckpointError(f"`local` is `{path}`, which is not a directory on this node")
 
 
 def _stateful(objects: Dict[str, Any]) -> Dict[str, Any]:

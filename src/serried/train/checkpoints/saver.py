@@ -12,18 +12,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 from serried.base.channel import Channel
 from serried.base.files import make_directory, write_json
 from serried.schema import names
-from serried.schema.checkpoints import REPLICATED, SCHEMA
+from serried.schema.checkpoints import SCHEMA
 from serried.train.checkpoints import sharded, shared_memory, states, store, writer
 from serried.train.checkpoints.shared_memory import SharedMemory, Stage
-from serried.train.checkpoints.states import CheckpointError
-
-if TYPE_CHECKING:
-    from serried.train.run import Session
+from serried.train.checkpoints.states import CheckpointError, Run
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +39,7 @@ class Saver:
 
     def __init__(
         self,
-        run: Session,
+        run: Run,
         root: Path,
         objects: Mapping[str, Any],
         *,
@@ -66,6 +63,7 @@ class Saver:
         self._writer = WriterClient(self._memory.descriptor)
         self._carrier = None if local is None else WriterClient(self._memory.descriptor)
         """Copies from the node's own disk to the root, while the memory is free for the next save."""
+        self._owner = os.getpid()
         self._token = run.broadcast_object(os.urandom(8).hex())
         self._staged: Optional[Dict[str, Any]] = None
         """The command that uses the memory."""
@@ -86,7 +84,7 @@ class Saver:
     @property
     def is_foreign(self) -> bool:
         """Whether this process was forked from the one that created the saver."""
-        return self._writer.is_foreign
+        return os.getpid() != self._owner
 
     @property
     def writer_pid(self) -> int:
@@ -96,47 +94,50 @@ class Saver:
     def _committer(self) -> WriterClient:
         return self._carrier or self._writer
 
-    # Content.
-
-    def _files(self, epochs: int) -> Dict[str, Any]:
-        by_rank = {name: obj for name, obj in self._objects.items() if self._is_by_rank(name)}
-        files = {store.rank_file(self._run.rank): states.rank_state(self._run, by_rank)}
-        if self._run.is_main:
-            replicated = [name for name in self._objects if name not in by_rank and name not in self._spread]
-            own = {**states.own_state(self._run), "checkpoints": {"epochs": epochs}}
-            files[REPLICATED] = {
-                **{name: self._objects[name].state_dict() for name in replicated},
-                states.OWN: own,
-            }
-        return files
-
-    def _is_by_rank(self, name: str) -> bool:
-        return name not in self._spread and not states.is_replicated(self._objects[name], otherwise=True)
-
     def reserve(self, epochs: int) -> None:
         """Allocate memory for a save of the current states.
 
         Raises:
             CheckpointError: a value cannot be saved.
         """
-        _kept(self._stage.reserve, self._files(epochs))
+        _kept(self._stage.reserve, states.collect(self._run, self._objects, self._spread, epochs))
 
     def restore(self, checkpoint: store.Checkpoint) -> Tuple[Dict[str, Any], Dict[int, Dict[str, Any]]]:
         """Restore every object. Returns the state of `Checkpoints` itself, and the loaders' states by number."""
         group = None if self._shards is None else self._shards.group
         return states.restore(checkpoint, self._run, self._objects, self._spread, group)
 
-    # Saving.
-
     def begin(self, step: int, epochs: int, metric: Optional[float] = None) -> None:
         """Copy the current states, and have them written. Waits until the memory is free."""
         entered = time.monotonic()
         self._run.flush()
-        self._wait_until(lambda: not self.is_busy)
+        self.wait(for_memory=True)
         self.begun_step = step
-        self._staged = command = self._make_command(step, metric)
+        shared = [name for name, obj in self._objects.items() if isinstance(obj, states.ZeroShard)]
+        command: Dict[str, Any] = {
+            "step": step,
+            "root": str(self.root),
+            "local": None if self._local is None else str(self._local),
+            "rank": self._run.rank,
+            "world_size": self._run.world_size,
+            "token": f"{self._token}-{step}",
+            "began": time.monotonic(),
+            "sharded": [],
+            "document": {
+                "schema": SCHEMA,
+                "step": step,
+                "attempt": self._run.attempt,
+                "world_size": self._run.world_size,
+                "written": int(time.time()),
+                "sharded": self._spread,
+                "shared": shared,
+                "metric": metric,
+            },
+            **self._retention,
+        }
+        self._staged = command
         try:
-            command["files"] = _kept(self._stage.copy, self._files(epochs))
+            command["files"] = _kept(self._stage.copy, states.collect(self._run, self._objects, self._spread, epochs))
             command["capacity"] = self._memory.capacity
         except (CheckpointError, OSError) as error:
             command["problem"] = str(error)
@@ -152,30 +153,6 @@ class Saver:
         """The folder that this rank writes to first."""
         return store.partial_directory(self._local or self.root, step)
 
-    def _make_command(self, step: int, metric: Optional[float]) -> Dict[str, Any]:
-        document = {
-            "schema": SCHEMA,
-            "step": step,
-            "attempt": self._run.attempt,
-            "world_size": self._run.world_size,
-            "written": int(time.time()),
-            "sharded": self._spread,
-            "shared": [name for name, obj in self._objects.items() if isinstance(obj, states.ZeroShard)],
-            "metric": metric,
-        }
-        return {
-            "step": step,
-            "root": str(self.root),
-            "local": None if self._local is None else str(self._local),
-            "rank": self._run.rank,
-            "world_size": self._run.world_size,
-            "token": f"{self._token}-{step}",
-            "began": time.monotonic(),
-            "sharded": [],
-            "document": document,
-            **self._retention,
-        }
-
     def rate(self, step: int, metric: float) -> None:
         """Add `metric` to the checkpoint of `step`, once it is complete."""
         if not self._run.is_main:
@@ -185,8 +162,6 @@ class Saver:
         else:
             self._rating = {"rate": step, "root": str(self.root), "metric": metric, **self._retention}
         self.poll()
-
-    # Progress.
 
     def poll(self, seconds: float = 0.0) -> None:
         """Process the writers' answers that arrive within `seconds`."""
@@ -198,14 +173,11 @@ class Saver:
                 self._note(*answered)
         self._send_next()
 
-    def wait(self, seconds: float = math.inf) -> None:
-        """Wait until no save is in progress, for at most `seconds`."""
-        self._wait_until(lambda: self.is_idle, seconds)
-
-    def _wait_until(self, is_done: Callable[[], bool], seconds: float = math.inf) -> None:
+    def wait(self, seconds: float = math.inf, *, for_memory: bool = False) -> None:
+        """Wait for at most `seconds` until no save is in progress; `for_memory`: until the memory is free."""
         deadline = time.monotonic() + seconds
         self.poll()
-        while not is_done() and time.monotonic() < deadline:
+        while (self.is_busy if for_memory else not self.is_idle) and time.monotonic() < deadline:
             self.poll(min(LOOK_SECONDS, deadline - time.monotonic()))
 
     def _poll_copies(self, command: Dict[str, Any], seconds: float) -> None:
@@ -263,8 +235,10 @@ class Saver:
             shutil.rmtree(self._aside(step), ignore_errors=True)
         if not has_given_up:
             writer.give_up(self.root, step, self._run.rank)
-        if self._run.is_main:
-            _report_to_agent(self.failures, problem)
+        stop_file = os.environ.get(names.STOP_FILE)
+        if self._run.is_main and stop_file:  # for the end of the run; not on the disk that may be full
+            with contextlib.suppress(OSError):
+                write_json(Path(stop_file + names.UNSAVED_SUFFIX), {"count": self.failures, "problem": problem})
 
     def close(self, seconds: float) -> None:
         """Wait up to `seconds` for saves in progress, then end the writers."""
@@ -287,14 +261,6 @@ class Saver:
 def _send(client: WriterClient, command: Dict[str, Any]) -> None:
     command["sent"] = time.monotonic()
     client.send(command)
-
-
-def _report_to_agent(count: int, problem: str) -> None:
-    """So that the end of the run reports it too. The file is not on the disk that may be full."""
-    stop_file = os.environ.get(names.STOP_FILE)
-    if stop_file:
-        with contextlib.suppress(OSError):
-            write_json(Path(stop_file + names.UNSAVED_SUFFIX), {"count": count, "problem": problem})
 
 
 def _kept(use: Any, files: Dict[str, Any]) -> Any:
@@ -322,7 +288,6 @@ class WriterClient:
     def __init__(self, memory: int) -> None:
         self._memory = memory
         self._pending: Optional[Dict[str, Any]] = None
-        self._owner = os.getpid()
         self._start()
 
     def _start(self) -> None:
@@ -343,11 +308,6 @@ class WriterClient:
     @property
     def pid(self) -> int:
         return self._process.pid
-
-    @property
-    def is_foreign(self) -> bool:
-        """Whether this process was forked from the rank."""
-        return os.getpid() != self._owner
 
     @property
     def is_busy(self) -> bool:

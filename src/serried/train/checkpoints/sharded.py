@@ -24,14 +24,6 @@ def _dcp() -> Any:
     return importlib.import_module("torch.distributed.checkpoint")
 
 
-class TooOldError(RuntimeError):
-    def __init__(self) -> None:
-        super().__init__(
-            f"sharded state cannot be saved with torch {torch.__version__}\n"
-            "hint: use torch 2.4 or later, or a model that is not sharded, for example in DistributedDataParallel"
-        )
-
-
 def _sharded_tensors() -> Iterator[type]:
     """DTensor, if a module has imported it already: the import takes a while."""
     for home in _DTENSOR_HOMES:
@@ -77,14 +69,6 @@ def _leaves(state: Any) -> Iterator[Any]:
         yield state
 
 
-def _model_of(optimizer: Optimizer, objects: Mapping[str, Any]) -> Optional[nn.Module]:
-    wanted = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    for obj in objects.values():
-        if isinstance(obj, nn.Module) and wanted <= {id(parameter) for parameter in obj.parameters()}:
-            return obj
-    return None
-
-
 def state_of(name: str, objects: Mapping[str, Any]) -> Dict[str, Any]:
     """The state of one object, by the names of parameters. Collective for models and optimizers."""
     from torch.distributed.checkpoint import state_dict
@@ -98,13 +82,15 @@ def state_of(name: str, objects: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _owner(name: str, objects: Mapping[str, Any]) -> nn.Module:
-    model = _model_of(objects[name], objects)
-    if model is None:
-        raise ValueError(
-            f"optimizer `{name}` is sharded, and no model has all of its parameters\n"
-            "hint: pass the model that it optimizes to `run.checkpoints` too"
-        )
-    return model
+    """The model whose parameters the optimizer `name` changes."""
+    wanted = {id(parameter) for group in objects[name].param_groups for parameter in group["params"]}
+    for obj in objects.values():
+        if isinstance(obj, nn.Module) and wanted <= {id(parameter) for parameter in obj.parameters()}:
+            return obj
+    raise ValueError(
+        f"optimizer `{name}` is sharded, and no model has all of its parameters\n"
+        "hint: pass the model that it optimizes to `run.checkpoints` too"
+    )
 
 
 def load(path: Path, names: Iterable[str], objects: Mapping[str, Any], group: Any) -> None:
@@ -178,11 +164,18 @@ class Shards:
         from torch import distributed as dist
 
         if not hasattr(_dcp(), "async_save"):
-            raise TooOldError
+            raise RuntimeError(
+                f"sharded state cannot be saved with torch {torch.__version__}\n"
+                "hint: use torch 2.4 or later, or a model that is not sharded, for example in DistributedDataParallel"
+            )
         is_distributed = dist.is_available() and dist.is_initialized()
         self.group = dist.new_group(backend="gloo") if is_distributed else None
         self._rank = dist.get_rank() if is_distributed else 0
-        self._stager = _make_stager(pinned=pinned)
+        staging = importlib.import_module("torch.distributed.checkpoint.staging")
+        if hasattr(staging, "DefaultStager"):  # keeps its memory from one save to the next
+            self._stager = staging.DefaultStager(staging.StagingOptions(pinned, False, False, pinned))
+        else:
+            self._stager = _Stager(pinned=pinned)
         self._thread = ThreadPoolExecutor(1, "serried-shards")
         self._future: Any = None
 
@@ -203,7 +196,12 @@ class Shards:
         if future is None:
             return None
         error = future.exception()
-        return None if error is None else _spell(error)
+        if error is None:
+            return None
+        # Torch wraps the errors of all ranks into one exception: the first rank's is enough.
+        for rank, failure in sorted((getattr(error, "failures", None) or {}).items()):
+            return f"rank {rank}: {failure[0] if isinstance(failure, tuple) else failure}"
+        return str(error).strip().split("\n")[-1] or type(error).__name__
 
     def written(self, path: Path) -> List[str]:
         """The names of the files that this rank has written."""
@@ -220,15 +218,6 @@ class Shards:
             self._stager.close()
 
 
-def _make_stager(*, pinned: bool) -> Any:
-    """A stager that keeps its memory from one save to the next."""
-    from torch.distributed.checkpoint import staging
-
-    if hasattr(staging, "DefaultStager"):
-        return staging.DefaultStager(staging.StagingOptions(pinned, False, False, pinned))
-    return _Stager(pinned=pinned)
-
-
 class _Stager:
     """As `BlockingAsyncStager` of torch 2.4 to 2.8, which pins memory without CUDA too, and fails."""
 
@@ -242,12 +231,3 @@ class _Stager:
         if self._kept is None:
             self._kept = copies._create_cpu_state_dict(state, pin_memory=self._pinned)  # noqa: SLF001 - see above
         return copies._copy_state_dict(state, self._kept)  # noqa: SLF001 - see above
-
-
-def _spell(error: BaseException) -> str:
-    """The message of the first rank: torch wraps the errors of all ranks into one exception."""
-    failures = getattr(error, "failures", None) or {}
-    for rank, failure in sorted(failures.items()):
-        cause = failure[0] if isinstance(failure, tuple) else failure
-        return f"rank {rank}: {cause}"
-    return str(error).strip().split("\n")[-1] or type(error).__name__

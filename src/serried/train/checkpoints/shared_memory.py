@@ -42,7 +42,11 @@ class SharedMemory:
     """Memory that this process and the writer share; pinned for copies from `device`, if that is a CUDA device."""
 
     def __init__(self, device: torch.device) -> None:
-        self.descriptor = _anonymous_file()
+        if hasattr(os, "memfd_create"):
+            self.descriptor = os.memfd_create("serried-checkpoint", os.MFD_CLOEXEC)
+        else:
+            with tempfile.TemporaryFile() as file:
+                self.descriptor = os.dup(file.fileno())
         self.capacity = 0
         self.map: Optional[mmap.mmap] = None
         self._device = device
@@ -90,13 +94,6 @@ class SharedMemory:
             self._toucher = None
 
 
-def _anonymous_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("serried-checkpoint", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
-
-
 def _address(memory: mmap.mmap) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
@@ -130,19 +127,17 @@ class _Pickler(pickle.Pickler):
         self._known: Dict[Tuple[Any, ...], int] = {}
 
     def persistent_id(self, obj: Any) -> Any:
-        if type(obj) is _Storage:
-            return ("storage", obj.kind, str(obj.key), "cpu", obj.numel)
-        return None
+        return ("storage", obj.kind, str(obj.key), "cpu", obj.numel) if type(obj) is _Storage else None
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, torch.Tensor):
             return self._reduce(obj)
-        if is_serializable(obj):
+        if _is_serializable(obj):
             return NotImplemented
         raise NotSerializableError(obj)
 
     def _reduce(self, tensor: torch.Tensor) -> Any:
-        if not is_plain_tensor(tensor):
+        if not _is_plain(tensor):
             raise NotSerializableError(tensor)
         dtype, shape = tensor.dtype, tuple(tensor.shape)
         stride = tensor.stride()
@@ -232,26 +227,19 @@ class Stage:
         source = copy.source
         key = (copy.offset, source.dtype, source.shape, copy.stride)
         target = self._targets.get(key)
-        if target is None:
-            target = self._targets[key] = self._target(copy)
-        if self._is_one_thread and _is_plain_memory(source):  # a quarter faster than torch with one thread
-            ctypes.memmove(target.data_ptr(), source.data_ptr(), source.numel() * source.element_size())
+        size = source.numel() * source.element_size()
+        if target is None and size == 0:
+            target = torch.empty_like(source, device="cpu")
+        elif target is None:
+            flat = torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=copy.offset)
+            target = flat.view(source.dtype).as_strided(source.shape, copy.stride)
+        self._targets[key] = target
+        is_bytes = source.device.type == "cpu" and source.is_contiguous() and not (source.is_conj() or source.is_neg())
+        if self._is_one_thread and is_bytes:  # a quarter faster than torch with one thread
+            ctypes.memmove(target.data_ptr(), source.data_ptr(), size)
         else:
             target.copy_(source, non_blocking=True)
         return source.device
-
-    def _target(self, copy: _Copy) -> torch.Tensor:
-        source = copy.source
-        size = source.numel() * source.element_size()
-        if size == 0:
-            return torch.empty_like(source, device="cpu")
-        flat = torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=copy.offset)
-        return flat.view(source.dtype).as_strided(source.shape, copy.stride)
-
-
-def _is_plain_memory(tensor: torch.Tensor) -> bool:
-    """Whether its bytes are its values, one after the other, on the CPU."""
-    return tensor.device.type == "cpu" and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
 
 # Values that a checkpoint may hold.
@@ -282,7 +270,7 @@ def _globals() -> FrozenSet[Any]:
     return frozenset({*filter(None, rebuild), *own, *storage_types().values(), torch.UntypedStorage})
 
 
-def is_serializable(value: Any) -> bool:
+def _is_serializable(value: Any) -> bool:
     """Whether pickle may write `value`, which is neither a tensor nor a builtin container, as it is."""
     if type(value) in _TYPES:
         return True
@@ -300,11 +288,9 @@ def _allowed() -> FrozenSet[Any]:
 
 def read_file(path: Path) -> Dict[str, Any]:
     """Load a file of a checkpoint to the CPU. A hostile file cannot run code: it can only build allowed values."""
-    state: Dict[str, Any]
-    if tuple(int(number) for number in torch.__version__.split(".")[:2]) >= _READS_ALL:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    else:
-        state = torch.load(path, map_location="cpu", weights_only=False, pickle_module=_SafePickle)
+    is_new = tuple(int(number) for number in torch.__version__.split(".")[:2]) >= _READS_ALL
+    options: Any = {"weights_only": True} if is_new else {"weights_only": False, "pickle_module": _SafePickle}
+    state: Dict[str, Any] = torch.load(path, map_location="cpu", **options)
     return state
 
 
@@ -324,7 +310,7 @@ class _SafePickle:
     Unpickler = _SafeUnpickler
 
 
-def is_plain_tensor(tensor: torch.Tensor) -> bool:
+def _is_plain(tensor: torch.Tensor) -> bool:
     if not hasattr(torch._utils, REBUILDERS[1]) and tensor.dtype not in storage_types():  # noqa: SLF001 - as above
         return False
     is_known = type(tensor) in (torch.Tensor, torch.nn.Parameter) or type(tensor).__name__ == "Buffer"

@@ -6,7 +6,7 @@ import logging
 import random
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Protocol, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Protocol, Sequence, Set, Tuple
 
 import torch
 from torch import nn
@@ -15,9 +15,6 @@ from torch.optim import Optimizer
 from serried.schema import checkpoints as layout
 from serried.train.checkpoints import sharded, store
 from serried.train.checkpoints.shared_memory import read_file
-
-if TYPE_CHECKING:
-    from serried.train.run import Session
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +35,38 @@ class Stateful(Protocol):
     def state_dict(self) -> Dict[str, Any]: ...
 
     def load_state_dict(self, state: Dict[str, Any]) -> Any: ...
+
+
+class Run(Protocol):
+    """What checkpoints and the trace of a resume check need of a session."""
+
+    rank: int
+    world_size: int
+    is_main: bool
+    device: torch.device
+    seed: int
+    attempt: int
+    directory: Optional[Path]
+    resume_from: Optional[Path]
+    loaders: List[Stateful]
+    parts: Dict[str, Stateful]
+    all_checkpoints: List[Any]
+    smoke: Any
+    buckets: Any
+
+    def broadcast_object(self, obj: Any) -> Any: ...
+
+    def all_reduce_max(self, value: int) -> int: ...
+
+    def flush(self) -> None: ...
+
+    def catch_up(self, objects: List[Stateful]) -> None: ...
+
+    def stop_reason(self) -> Optional[str]: ...
+
+    def await_stop(self, seconds: float) -> None: ...
+
+    def saved_for_stop(self, step: int) -> None: ...
 
 
 def unwrapped(obj: Any) -> Any:
@@ -95,12 +124,6 @@ def shared(obj: Any) -> Any:
     return ZeroShard(obj)
 
 
-def joined(shares: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
-    """The full optimizer state from the shards of all ranks."""
-    state = {number: each for share in shares for number, each in share["state"].items()}
-    return {"state": dict(sorted(state.items())), "param_groups": shares[0]["param_groups"]}
-
-
 def _parameters(optimizer: Any) -> List[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
@@ -110,25 +133,27 @@ def is_replicated(obj: Any, otherwise: bool) -> bool:
     return bool(getattr(obj, "replicated", otherwise))
 
 
-def own_state(run: Session) -> Dict[str, Any]:
-    """The session's state that is the same on all ranks."""
-    loaders = {
-        number: loader.state_dict()
-        for number, loader in enumerate(run.loaders)
-        if is_replicated(loader, otherwise=False)
-    }
-    return {"parts": {name: part.state_dict() for name, part in run.parts.items()}, "loaders": loaders}
+def collect(run: Run, objects: Mapping[str, Any], spread: Sequence[str], epochs: int) -> Dict[str, Any]:
+    """The states for a checkpoint, by file: this rank's own, and on rank 0 those that are the same on all ranks.
 
-
-def rank_state(run: Session, objects: Mapping[str, Stateful]) -> Dict[str, Any]:
-    """The state of this rank alone."""
-    loaders = {
-        number: loader.state_dict()
-        for number, loader in enumerate(run.loaders)
-        if not is_replicated(loader, otherwise=False)
-    }
-    own = {name: obj.state_dict() for name, obj in objects.items()}
-    return {"random": random_state(run.device), "loaders": loaders, "objects": own}
+    `spread`: names of sharded objects, which torch saves.
+    """
+    by_rank: Dict[str, Any] = {"random": random_state(run.device), "loaders": {}, "objects": {}}
+    own: Dict[str, Any] = {"parts": {}, "loaders": {}, "checkpoints": {"epochs": epochs}}
+    for number, loader in enumerate(run.loaders):
+        holder = own if is_replicated(loader, otherwise=False) else by_rank
+        holder["loaders"][number] = loader.state_dict()
+    replicated: Dict[str, Any] = {}
+    for name, obj in objects.items():
+        if not is_replicated(obj, otherwise=True) and name not in spread:
+            by_rank["objects"][name] = obj.state_dict()
+        elif run.is_main and name not in spread:
+            replicated[name] = obj.state_dict()
+    files = {store.rank_file(run.rank): by_rank}
+    if run.is_main:
+        own["parts"] = {name: part.state_dict() for name, part in run.parts.items()}
+        files[layout.REPLICATED] = {**replicated, OWN: own}
+    return files
 
 
 def random_state(device: torch.device) -> Dict[str, Any]:
@@ -166,102 +191,88 @@ def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
 # Resuming: all ranks agree on a checkpoint, and restore its states.
 
 
-def find(run: Session, root: Path) -> Optional[store.Checkpoint]:
+def find(run: Run, root: Path) -> Optional[store.Checkpoint]:
     """The newest complete checkpoint whose content matches its checksums. Collective.
 
     Rank 0 lists them and removes partial ones; the ranks share the reading of the files. If `root` has none,
-    `run.resume_from` must have one.
+    `run.resume_from` must have one: it names a checkpoint, or a directory of checkpoints.
 
     Raises:
         CheckpointError: `run.resume_from` has none either.
     """
     own: List[store.Checkpoint] = []
     if run.is_main:
-        own = store.whole(root)
-        _report_torn(root)
+        own = _list(root)
         store.remove_partial(root)
     found = _first_undamaged(run, own, set_aside=True)
-    if found is not None or run.resume_from is None:
+    named = run.resume_from
+    if found is not None or named is None:
         return found
-    found = _first_undamaged(run, _named(run.resume_from) if run.is_main else [])
+    itself = store.open_checkpoint(named) if run.is_main else None
+    found = _first_undamaged(run, [itself] if itself else _list(named) if run.is_main else [])
     if found is None:
-        raise CheckpointError(f"no complete checkpoint in `{run.resume_from}` to start from{_beside(run)}")
+        beside = [each.path.name for each in store.whole(named.parent) if each.path != named]
+        others = f"; beside it there are {', '.join(beside)}" if beside else ""
+        raise CheckpointError(f"no complete checkpoint in `{named}` to start from{others}")
     return found
 
 
+def _list(root: Path) -> List[store.Checkpoint]:
+    for path in layout.torn(root):
+        _log.warning("skipping checkpoint %s: it was not written completely", path)
+    return store.whole(root)
+
+
 def _first_undamaged(
-    run: Session, checkpoints: List[store.Checkpoint], *, set_aside: bool = False
+    run: Run, checkpoints: List[store.Checkpoint], *, set_aside: bool = False
 ) -> Optional[store.Checkpoint]:
-    """The first of rank 0's `checkpoints` without damage."""
+    """The first of rank 0's `checkpoints` without damage.
+
+    `set_aside`: rename a damaged one, so that it is neither tried again nor counted by `keep`.
+    """
+    checkpoint: store.Checkpoint
     for checkpoint in run.broadcast_object(checkpoints):
         share = sorted(checkpoint.files)[run.rank :: run.world_size]
         problem = store.find_damage(checkpoint, share)
         if run.all_reduce_max(0 if problem is None else 1) == 0:
-            undamaged: store.Checkpoint = checkpoint
-            return undamaged
+            return checkpoint
+        path = checkpoint.path
         if problem is not None:
-            _log.warning("skipping checkpoint %s: %s", checkpoint.path, problem)
+            _log.warning("skipping checkpoint %s: %s", path, problem)
         if run.is_main and set_aside:
-            _set_aside(checkpoint.path)
+            try:
+                path.rename(path.with_name(f"{path.name}{layout.SET_ASIDE}"))
+            except OSError as error:
+                _log.warning("checkpoint %s cannot be set aside: %s", path, error.strerror)
     return None
 
 
-def _named(path: Path) -> List[store.Checkpoint]:
-    """`path` as a checkpoint, or the checkpoints in it."""
-    itself = store.open_checkpoint(path)
-    if itself is not None:
-        return [itself]
-    _report_torn(path)
-    return store.whole(path)
-
-
-def _beside(run: Session) -> str:
-    """For the error message: other complete checkpoints in the folder of the named one."""
-    named = run.resume_from
-    beside = [each.path.name for each in store.whole(named.parent) if each.path != named] if named else []
-    return f"; beside it there are {', '.join(beside)}" if beside else ""
-
-
-def _report_torn(root: Path) -> None:
-    for path in layout.torn(root):
-        _log.warning("skipping checkpoint %s: it was not written completely", path)
-
-
-def _set_aside(path: Path) -> None:
-    """Rename a damaged checkpoint, so that it is neither tried again nor counted by `keep`."""
-    try:
-        path.rename(path.with_name(f"{path.name}{layout.SET_ASIDE}"))
-    except OSError as error:
-        _log.warning("checkpoint %s cannot be set aside: %s", path, error.strerror)
-
-
 def restore(
-    checkpoint: store.Checkpoint, run: Session, objects: Mapping[str, Any], spread: Sequence[str], group: Any
+    checkpoint: store.Checkpoint, run: Run, objects: Mapping[str, Any], spread: Sequence[str], group: Any
 ) -> Tuple[Dict[str, Any], Dict[int, Dict[str, Any]]]:
     """Restore every object. Returns the state of `Checkpoints` itself, and the loaders' states by number. Collective.
 
     `spread`: names of the objects that are sharded now, which may differ from when they were saved.
     """
-    replicated = read_file(checkpoint.path / layout.REPLICATED)
-    own_file = checkpoint.path / store.rank_file(run.rank)
     is_same_world = checkpoint.world_size == run.world_size
-    rank = read_file(own_file) if is_same_world else {}
+    replicated = read_file(checkpoint.path / layout.REPLICATED)
+    rank = read_file(checkpoint.path / store.rank_file(run.rank)) if is_same_world else {}
     by_rank = {**rank.get("objects", {}), **_joined(checkpoint, objects, is_same_world)}
     in_shards = [name for name in checkpoint.sharded if name in objects]
     for name, obj in objects.items():
         if name in in_shards:
             continue
-        if name in by_rank:
-            _give(checkpoint, name, obj, by_rank[name])
-        elif name not in replicated:
-            _warn_of_missing_state(checkpoint, run, name, obj)
-        elif name in spread:
+        if name in spread and name in replicated and name not in by_rank:
             sharded.load_full(name, replicated[name], objects)
-        else:
-            _give(checkpoint, name, obj, replicated[name])
-    _warn_of_unused_states(
-        checkpoint, run, {*replicated, *by_rank, *checkpoint.sharded, *checkpoint.shared} - {OWN, *objects}
-    )
+        elif name in by_rank or name in replicated:
+            try:
+                obj.load_state_dict(by_rank[name] if name in by_rank else replicated[name])
+            except (RuntimeError, ValueError, KeyError, TypeError) as error:
+                raise CheckpointError(
+                    f"`{name}` does not accept its state from checkpoint `{checkpoint.path}`: {error}"
+                ) from error
+    saved = {*replicated, *by_rank, *checkpoint.sharded, *checkpoint.shared} - {OWN}
+    _warn_of_mismatch(checkpoint, run, saved, objects)
     if in_shards:
         sharded.load(checkpoint.path / store.SHARDED, in_shards, objects, group)
     own = replicated[OWN]
@@ -275,17 +286,39 @@ def restore(
     return own["checkpoints"], {**own["loaders"], **rank.get("loaders", {})}
 
 
+def _other_world(checkpoint: store.Checkpoint, run: Run) -> str:
+    return f"checkpoint {checkpoint.path} was saved with {checkpoint.world_size} ranks, now {run.world_size}"
+
+
+def _warn_of_mismatch(checkpoint: store.Checkpoint, run: Run, saved: Set[str], objects: Mapping[str, Any]) -> None:
+    if not run.is_main:
+        return
+    is_same_world = checkpoint.world_size == run.world_size
+    for name in sorted(objects.keys() - saved):
+        if not is_same_world and not is_replicated(objects[name], otherwise=True):
+            change = _other_world(checkpoint, run)
+            _log.warning("%s: `%s` had a state per rank and keeps its initial state", change, name)
+        else:
+            _log.warning("checkpoint %s has no state for `%s`, which keeps its initial state", checkpoint.path, name)
+    for name in sorted(saved - objects.keys()):  # dropped or renamed by the script: later checkpoints lack them
+        _log.warning("checkpoint %s contains unused state `%s`", checkpoint.path, name)
+
+
 def _joined(checkpoint: store.Checkpoint, objects: Mapping[str, Any], is_same_world: bool) -> Dict[str, Any]:
-    """The full states of optimizers that were saved as one share per rank, if the own share is not enough."""
+    """The full states of optimizers that were saved as one shard per rank, if the own shard is not enough."""
     wanted = [name for name in checkpoint.shared if name in objects]
     if is_same_world:
         wanted = [name for name in wanted if not isinstance(objects[name], ZeroShard)]
     ranks = range(checkpoint.world_size) if wanted else ()
     files = [read_file(checkpoint.path / store.rank_file(rank))["objects"] for rank in ranks]
-    return {name: joined([file[name] for file in files]) for name in wanted}
+    joined = {}
+    for name in wanted:
+        state = {number: each for file in files for number, each in file[name]["state"].items()}
+        joined[name] = {"state": dict(sorted(state.items())), "param_groups": files[0][name]["param_groups"]}
+    return joined
 
 
-def _reseed(checkpoint: store.Checkpoint, run: Session) -> None:
+def _reseed(checkpoint: store.Checkpoint, run: Run) -> None:
     """Seed the generators, because states per rank do not fit another world size. Warn about the consequences.
 
     The seed has the step in it, so that a rank does not repeat the numbers of step 0.
@@ -308,32 +341,3 @@ def _reseed(checkpoint: store.Checkpoint, run: Session) -> None:
                 change,
                 number,
             )
-
-
-def _warn_of_missing_state(checkpoint: store.Checkpoint, run: Session, name: str, obj: Stateful) -> None:
-    if not run.is_main:
-        return
-    if is_replicated(obj, otherwise=True) or checkpoint.world_size == run.world_size:
-        _log.warning("checkpoint %s has no state for `%s`, which keeps its initial state", checkpoint.path, name)
-    else:
-        change = _other_world(checkpoint, run)
-        _log.warning("%s: `%s` had a state per rank and keeps its initial state", change, name)
-
-
-def _warn_of_unused_states(checkpoint: store.Checkpoint, run: Session, names: Iterable[str]) -> None:
-    """Warn of objects that the script dropped or renamed: later checkpoints will not contain them."""
-    for name in sorted(names) if run.is_main else ():
-        _log.warning("checkpoint %s contains unused state `%s`", checkpoint.path, name)
-
-
-def _other_world(checkpoint: store.Checkpoint, run: Session) -> str:
-    return f"checkpoint {checkpoint.path} was saved with {checkpoint.world_size} ranks, now {run.world_size}"
-
-
-def _give(checkpoint: store.Checkpoint, name: str, obj: Stateful, state: Dict[str, Any]) -> None:
-    try:
-        obj.load_state_dict(state)
-    except (RuntimeError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"`{name}` does not accept its state from checkpoint `{checkpoint.path}`: {error}"
-        ) from error

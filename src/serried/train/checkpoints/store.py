@@ -179,13 +179,6 @@ def commit(root: Path, step: int, document: Dict[str, Any]) -> Checkpoint:
     return Checkpoint(path, step, document)
 
 
-def retained(checkpoints: List[Checkpoint], keep: int, best: Optional[str]) -> List[Checkpoint]:
-    """The complete `checkpoints`, newest first, to keep: the newest `keep`, and the best (`max` or `min`)."""
-    staying = checkpoints[:keep]
-    best_checkpoint = best_of(checkpoints, best)
-    return staying if best_checkpoint is None or best_checkpoint in staying else [*staying, best_checkpoint]
-
-
 def best_of(checkpoints: List[Checkpoint], best: Optional[str]) -> Optional[Checkpoint]:
     rated = [checkpoint for checkpoint in checkpoints if checkpoint.metric is not None]
     if best is None or not rated:
@@ -202,7 +195,8 @@ def apply_retention(root: Path, keep: int, best: Optional[str]) -> None:
     checkpoints = whole(root)
     if not checkpoints:
         return
-    staying = {checkpoint.step for checkpoint in retained(checkpoints, keep, best)}
+    best_checkpoint = best_of(checkpoints, best)
+    staying = {checkpoint.step for checkpoint in (*checkpoints[:keep], best_checkpoint) if checkpoint is not None}
     for step in steps(root):
         if step not in staying and step < checkpoints[0].step:
             path = directory_of(root, step)

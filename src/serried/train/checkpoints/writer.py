@@ -27,10 +27,10 @@ import struct
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, Optional, Sequence
+from typing import Any, Dict, Optional
 
 from serried.base import linux
-from serried.base.channel import Channel, Message
+from serried.base.channel import Channel
 from serried.base.files import make_directory, read_json, write_json
 from serried.schema.checkpoints import COMPLETE, directory_of
 from serried.train.checkpoints import archive, store
@@ -46,14 +46,6 @@ File = Dict[str, Any]
 """`size` and `crc32` of a file, as in COMPLETE."""
 
 SIZE = struct.Struct("=Q")
-
-
-class PartError(OSError):
-    """Another rank could not write its part."""
-
-
-class CopyError(OSError):
-    """A file on the node's own disk changed after it was written."""
 
 
 class MappedMemory:
@@ -79,17 +71,12 @@ def main() -> None:
         os.nice(NICENESS)
     memory = MappedMemory(descriptor)
     rank = Channel(os.fdopen(0, "rb", buffering=0), os.fdopen(1, "wb", buffering=0))
-    for command in _commands(rank, parent):
-        rank.send(_rate(command) if "rate" in command else _save(command, memory, parent))
-
-
-def _commands(rank: Channel, parent: int) -> Iterator[Message]:
-    """Commands until the rank closes the pipe or exits: forked data workers hold the pipe open too."""
-    while os.getppid() == parent:
-        received = rank.receive_within(1.0)
-        if received is None:
+    while os.getppid() == parent:  # forked data workers hold the pipe open too
+        commands = rank.receive_within(1.0)
+        if commands is None:
             return
-        yield from received
+        for command in commands:
+            rank.send(_rate(command) if "rate" in command else _save(command, memory, parent))
 
 
 def _save(command: Dict[str, Any], memory: MappedMemory, parent: int) -> Dict[str, Any]:
@@ -126,7 +113,7 @@ def _carry(aside: Path, command: Dict[str, Any]) -> Dict[str, File]:
         make_directory(aside / store.SHARDED)
     for name, file in files.items():
         if store.copy(source / name, aside / name) != file["crc32"]:
-            raise CopyError(0, f"`{source / name}` has changed since it was written")
+            raise OSError(0, f"`{source / name}` has changed since it was written")
     if any("/" in name for name in files):
         store.sync(aside / store.SHARDED)
     shutil.rmtree(source, ignore_errors=True)
@@ -135,19 +122,18 @@ def _carry(aside: Path, command: Dict[str, Any]) -> Dict[str, File]:
 
 def _write_files(aside: Path, command: Dict[str, Any], memory: MappedMemory) -> Dict[str, File]:
     view = memory.view(command["capacity"])
-    files = {file["name"]: _write_file(aside / file["name"], file, view) for file in command["files"]}
+    files = {}
+    for file in command["files"]:
+        start, count = file["table"]
+        sizes = [size for (size,) in SIZE.iter_unpack(view[start : start + count * SIZE.size])]
+        image = view[file["start"] :]
+        files[file["name"]] = archive.write_archive(aside / file["name"], image, sizes, file["pickle"])
     for shard in command["sharded"]:  # written and synced by torch.distributed.checkpoint
         name = f"{store.SHARDED}/{shard}"
         files[name] = {"size": (aside / name).stat().st_size, "crc32": store.checksum(aside / name)}
     if command["sharded"]:
         store.sync(aside / store.SHARDED)
     return files
-
-
-def _write_file(path: Path, file: Dict[str, Any], view: memoryview) -> File:
-    table, count = file["table"]
-    sizes = [size for (size,) in SIZE.iter_unpack(view[table : table + count * SIZE.size])]
-    return archive.write_archive(path, view[file["start"] :], sizes, file["pickle"])
 
 
 def _part(aside: Path, rank: int) -> Path:
@@ -169,7 +155,7 @@ def _await_parts(aside: Path, command: Dict[str, Any], parent: int, own_seconds:
         present = {entry.name for entry in aside.iterdir()}
         for rank in sorted(missing):
             if _failed(aside, rank).name in present:
-                raise PartError(0, f"rank {rank} could not write its part")
+                raise OSError(0, f"rank {rank} could not write its part")
             part = read_json(_part(aside, rank)) if _part(aside, rank).name in present else None
             if part is not None and part["token"] == command["token"]:
                 files.update(part["files"])
@@ -178,15 +164,12 @@ def _await_parts(aside: Path, command: Dict[str, Any], parent: int, own_seconds:
         if not missing:
             break
         if time.monotonic() - began > patience or os.getppid() != parent:
-            raise PartError(0, f"no part from {_spell(sorted(missing))} within {patience:.0f} s")
+            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            ranks = ("rank " if len(missing) == 1 else "ranks ") + ", ".join(map(str, sorted(missing)[:5])) + more
+            raise OSError(0, f"no part from {ranks} within {patience:.0f} s")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.25)
     return files
-
-
-def _spell(ranks: Sequence[int]) -> str:
-    more = f" and {len(ranks) - 5} more" if len(ranks) > 5 else ""
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks[:5])) + more
 
 
 def give_up(root: Path, step: int, rank: int) -> None:

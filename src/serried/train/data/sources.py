@@ -165,15 +165,13 @@ class Streamed:
         self, layout: ReaderLayout, seed: int, epoch: int, start: int, begin: Optional[Begin] = None
     ) -> Iterator[Tuple[int, List[Any]]]:
         before = max(0, start - layout.world_size) if layout.tail == "repeat" else start
-        stream = self._ordered(seed, epoch, before)
+        size = int(self.shuffle)
+        if size:
+            stream: Iterator[Any] = islice(self._by_windows(size, seed, epoch, before // size), before % size, None)
+        else:
+            stream = self._opened(epoch, before)
         behind = list(islice(stream, start - before))
         return pick(stream, layout, start=start, behind=behind, begin=begin)
-
-    def _ordered(self, seed: int, epoch: int, start: int) -> Iterator[Any]:
-        size = int(self.shuffle)
-        if not size:
-            return self._opened(epoch, start)
-        return islice(self._by_windows(size, seed, epoch, start // size), start % size, None)
 
     def _by_windows(self, size: int, seed: int, epoch: int, number: int) -> Iterator[Any]:
         stream = self._opened(epoch, number * size)

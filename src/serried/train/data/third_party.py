@@ -80,10 +80,14 @@ class ThirdPartyLoader:
         self.on_pass()
         loaded, self._loaded = self._loaded, None
         has_items = self._position.begin()
-        self._set_epoch()
+        for name in ("sampler", "batch_sampler", "dataset"):
+            part: Any = getattr(self.loader, name, None)
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(self._position.epoch)
+        at = (self._position.epoch, self._position.samples)
         # A state from the end of an epoch holds the shuffling of the next one. A state from the middle of an epoch
         # that is not resumed would start the next epoch in its middle.
-        resumes = loaded is not None and not loaded["finished"] and self._is_at(loaded)
+        resumes = loaded is not None and not loaded["finished"] and at == (loaded["epoch"], loaded["samples"])
         if loaded is not None and self._keeps_state and (resumes or loaded["finished"]):
             self.loader.load_state_dict(loaded["loader"])
         if not has_items:
@@ -102,15 +106,6 @@ class ThirdPartyLoader:
             self.on_batch(batch)
             yield batch
         self._position.has_ended = True
-
-    def _is_at(self, state: Dict[str, Any]) -> bool:
-        return (self._position.epoch, self._position.samples) == (state["epoch"], state["samples"])
-
-    def _set_epoch(self) -> None:
-        for name in ("sampler", "batch_sampler", "dataset"):
-            part: Any = getattr(self.loader, name, None)
-            if hasattr(part, "set_epoch"):
-                part.set_epoch(self._position.epoch)
 
     def _warn_of_lost_order(self) -> None:
         sampler = getattr(self.loader, "sampler", None)

@@ -37,18 +37,12 @@ class WorkerStart:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, QUIET)
             _worker_number.append(worker)
         if self.then is not None:
-            _expose_user_dataset()
+            # Let `get_worker_info().dataset` be the user's data, as in any loader, and not their wrapper.
+            info = worker_of_this_process()
+            inner: Any = getattr(info, "dataset", None)
+            if hasattr(inner, "users_data"):
+                object.__setattr__(info, "dataset", inner.users_data)  # its own __setattr__ refuses
             self.then(worker)
-
-
-def _expose_user_dataset() -> None:
-    """Let `get_worker_info().dataset` be the user's data, as in any loader, and not their wrapper."""
-    from torch.utils.data import get_worker_info
-
-    info = get_worker_info()
-    inner: Any = getattr(info, "dataset", None)
-    if hasattr(inner, "users_data"):
-        object.__setattr__(info, "dataset", inner.users_data)  # its own __setattr__ refuses
 
 
 @contextmanager

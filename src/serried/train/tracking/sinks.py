@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 from serried.base import files
 from serried.schema import tracking
@@ -121,24 +121,18 @@ class Mlflow(Sink):
         import mlflow
 
         self._client = mlflow.MlflowClient(tracking_uri=server)
-        experiment = self._experiment(self._settings.project)
-        earlier = self._client.search_runs([experiment], self._filter, max_results=1) if self._settings.id else []
+        project = self._settings.project
+        if self._client.get_experiment_by_name(project) is None:
+            with contextlib.suppress(Exception):  # another run may create it at the same moment
+                self._client.create_experiment(project)
+        experiment = str(self._client.get_experiment_by_name(project).experiment_id)
+        of_this_run = f"tags.`{self.TAG}` = '{self._settings.id}'"
+        earlier = self._client.search_runs([experiment], of_this_run, max_results=1) if self._settings.id else []
         if earlier:
             self._run = str(earlier[0].info.run_id)
             self._client.update_run(self._run, status="RUNNING")
         else:
             self._create(experiment)
-
-    @property
-    def _filter(self) -> str:
-        return f"tags.`{self.TAG}` = '{self._settings.id}'"
-
-    def _experiment(self, name: str) -> str:
-        """The id of the experiment. Other runs may create it at the same moment."""
-        if self._client.get_experiment_by_name(name) is None:
-            with contextlib.suppress(Exception):
-                self._client.create_experiment(name)
-        return str(self._client.get_experiment_by_name(name).experiment_id)
 
     def _create(self, experiment: str) -> None:
         from mlflow.entities import Param
@@ -283,17 +277,14 @@ class Wandb(Sink):
 
     def abandon(self) -> None:
         """Kill wandb-core, and prevent that wandb waits for it at the exit of this process."""
-        for pid in _children():
+        children: List[str] = []
+        for path in Path("/proc/self/task").glob("*/children"):  # each thread has a list of its own
+            with contextlib.suppress(OSError):
+                children += path.read_text().split()
+        for pid in children:
             with contextlib.suppress(OSError):
                 if os.path.basename(os.readlink(f"/proc/{pid}/exe")) == self.CORE:  # noqa: PTH115, PTH119 - strings
-                    os.kill(pid, signal.SIGKILL)
+                    os.kill(int(pid), signal.SIGKILL)
         module = sys.modules.get("wandb")
         with contextlib.suppress(Exception):  # not public; without it wandb prints a traceback at the exit
             module.setup()._connection._cleanup()  # type: ignore[union-attr]  # noqa: SLF001
-
-
-def _children() -> Iterator[int]:
-    """The pids of this process's children. Each thread has a list of its own."""
-    for path in Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            yield from map(int, path.read_text().split())

@@ -181,19 +181,16 @@ class Tracker:
     def _start(self) -> List[Feed]:
         """The sinks' feeds, started by the first call that needs them."""
         if self._feeds is None and self.is_on:
-            self._feeds = [Feed(sink) for sink in self._sinks()]
+            own = self._settings.of_rank(self._rank)
+            own = own._replace(project=own.project or "default")
+            within = f"rank-{self._rank}" if own.every_process else ""
+            known: Dict[str, Callable[[], Sink]] = {
+                tracking.TENSORBOARD: lambda: TensorBoard(self.directory / tracking.TENSORBOARD / within),
+                tracking.WANDB: lambda: Wandb(own, self._agents, self._rank, _config(), self._options),
+                tracking.MLFLOW: lambda: Mlflow(own, self.directory / tracking.MLFLOW, _config()),
+            }
+            self._feeds = [Feed(known[name]()) for name in own.sinks if name in known]
         return self._feeds or []
-
-    def _sinks(self) -> List[Sink]:
-        own = self._settings.of_rank(self._rank)
-        own = own._replace(project=own.project or "default")
-        within = f"rank-{self._rank}" if own.every_process else ""
-        known: Dict[str, Callable[[], Sink]] = {
-            tracking.TENSORBOARD: lambda: TensorBoard(self.directory / tracking.TENSORBOARD / within),
-            tracking.WANDB: lambda: Wandb(own, self._agents, self._rank, _config(), self._options),
-            tracking.MLFLOW: lambda: Mlflow(own, self.directory / tracking.MLFLOW, _config()),
-        }
-        return [known[name]() for name in own.sinks if name in known]
 
 
 class Feed:

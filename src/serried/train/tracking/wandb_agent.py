@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
 from serried.base import files
 from serried.schema import names, tracking
@@ -29,16 +29,11 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signa
 
 
 def main() -> None:
-    place = TaskDirectory(RunDirectory(Path(os.environ[names.RUN_DIR])).tasks / os.environ[names.TASK])
-    _set_variables(place.results / tracking.FOLDER)
-    sys.exit(_Agent(place.trial).run(sys.argv[1]))
-
-
-def _set_variables(folder: Path) -> None:
-    """Of wandb, where `[track]` has not set them. A trial that logs offline would report nothing to the service."""
+    task = TaskDirectory(RunDirectory(Path(os.environ[names.RUN_DIR])).tasks / os.environ[names.TASK])
+    # Where `[track]` has not set them. A trial that logs offline would report nothing to the service.
     defaults = {
         "WANDB_MODE": tracking.ONLINE,
-        "WANDB_DIR": str(folder),
+        "WANDB_DIR": str(task.results / tracking.FOLDER),
         "WANDB_RUN_GROUP": os.environ[names.RUN_ID],
         "WANDB_RESUME": "allow",
     }
@@ -46,6 +41,7 @@ def _set_variables(folder: Path) -> None:
     os.environ.pop(PARAMETERS, None)
     with contextlib.suppress(OSError):  # then wandb chooses a folder
         files.make_directory(Path(os.environ["WANDB_DIR"]))
+    sys.exit(_Agent(task.trial).run(sys.argv[1]))
 
 
 class _Agent:
@@ -79,7 +75,14 @@ class _Agent:
                 environment: Dict[str, str] = options.get("env") or {}
                 is_trial = agent._trial is None and PARAMETERS in environment  # later ones are wandb's own processes
                 if is_trial:
-                    agent._write(list(args), environment)
+                    import yaml  # a dependency of wandb
+
+                    text = Path(environment[PARAMETERS]).read_text(encoding="utf-8")
+                    items = yaml.safe_load(text).items()
+                    drawn = {name: item["value"] for name, item in items if isinstance(item, dict)}
+                    variables = {name: environment[name] for name in OF_A_TRIAL if name in environment}
+                    record = {"parameters": drawn, "command": list(args), "variables": variables}
+                    files.write_json(agent._record, record)
                 super().__init__(args, *others, **options)
                 if is_trial:
                     agent._trial = self
@@ -93,14 +96,6 @@ class _Agent:
         finally:
             subprocess.Popen = usual  # type: ignore[misc]
         return 0
-
-    def _write(self, command: List[str], environment: Dict[str, str]) -> None:
-        import yaml  # a dependency of wandb
-
-        text = Path(environment[PARAMETERS]).read_text(encoding="utf-8")
-        drawn = {name: item["value"] for name, item in yaml.safe_load(text).items() if isinstance(item, dict)}
-        variables = {name: environment[name] for name in OF_A_TRIAL if name in environment}
-        files.write_json(self._record, {"parameters": drawn, "command": command, "variables": variables})
 
     def _forward(self, number: int, _: Optional[FrameType]) -> None:
         if self._trial is not None:
