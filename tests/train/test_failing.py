@@ -12,8 +12,10 @@ from serried.schema import failure_report
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch
 
+import serried.train as st  # noqa: E402 - after the skip
+
 FAILS = """
-import sys, torch
+import torch
 import serried.train as st
 from serried.train import group
 group.LEAVE_SECONDS = group.COUNT_SECONDS = 600.0  # rank 0, which has the store, may be stopped meanwhile
@@ -21,7 +23,7 @@ class Mine(Exception): pass
 with st.session() as run:
     for step in range(100000):
         if step == 3 and run.rank == 2:
-            FAIL
+            raise ValueError("bad batch")
         try:
             torch.distributed.all_reduce(torch.ones(3))
         except RuntimeError as error:
@@ -48,31 +50,36 @@ def start(script, stop_file, world_size=4):
     )
 
 
-@pytest.mark.parametrize(
-    ("fail", "exit_code", "number", "error"),
-    [
-        ("raise ValueError('bad batch')", 1, None, "ValueError: bad batch"),
-        ("sys.exit(5)", 5, None, "SystemExit: 5"),
-        ("sys.exit('no data')", 1, None, "SystemExit: no data"),
-        ("raise KeyboardInterrupt", None, signal.SIGINT, "KeyboardInterrupt"),
-        ("raise st.TrainError('no', 'yes')", 1, None, "serried.train.errors.TrainError: no"),
-    ],
-)
-def test_the_rank_that_failed_first_says_so_first_and_the_others_that_they_lost_a_peer(
-    tmp_path, fail, exit_code, number, error
-):
-    ended = train_ranks.finish(start(FAILS.replace("FAIL", fail), tmp_path / "stop"))
-
-    expected = [1, 1, exit_code if number is None else -number, 1]
-    assert [each.status for each in ended] == expected, ended[2].errors
-    # None: rank 0 was gone already, and the store with it.
+def test_the_rank_that_failed_first_says_so_first_and_the_others_that_they_lost_a_peer(tmp_path):
+    ended = train_ranks.finish(start(FAILS, tmp_path / "stop"))
+    assert [each.status for each in ended] == [1] * 4, ended[2].errors
     reports = taken(tmp_path / "stop")
     first, *others = [reports[rank] for rank in (2, 0, 1, 3)]
     assert first._replace(at=0.0) == failure_report.FailureReport(
-        4, 0.0, exit_code, number, error, lost_peer=False, order=1
+        4, 0.0, 1, None, "ValueError: bad batch", lost_peer=False, order=1
     )
+    # None: rank 0 was gone already, and the store with it.
     assert all(other.at > first.at and other.lost_peer and other.order in (2, 3, 4, None) for other in others)
     assert others[0].error == "Mine: gone"  # by what it was raised from
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (SystemExit(5), (5, None, "SystemExit: 5")),
+        (SystemExit("no data"), (1, None, "SystemExit: no data")),
+        (KeyboardInterrupt(), (None, signal.SIGINT, "KeyboardInterrupt")),
+        (st.TrainError("no", "yes"), (1, None, "serried.train.errors.TrainError: no")),
+    ],
+)
+def test_a_report_has_the_exit_status_and_the_first_line_of_an_error(tmp_path, monkeypatch, error, expected):
+    for name, value in reporting(tmp_path / "stop").items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(type(error)), st.session():
+        raise error
+    assert taken(tmp_path / "stop")[0]._replace(at=0.0) == failure_report.FailureReport(
+        1, 0.0, *expected, lost_peer=False, order=None
+    )
 
 
 TERMED = """
@@ -86,18 +93,18 @@ close = torch.distributed.destroy_process_group
 torch.distributed.destroy_process_group = lambda: (close(), be_ended())
 try:
     with st.session() as run:
-        FAIL
+        if run.rank == 1:
+            sys.exit(5)
+        raise ValueError("bad")
 finally:
     be_ended()
 """
 
 
-@pytest.mark.parametrize(
-    ("fail", "status", "said"), [("raise ValueError('bad')", 1, "ValueError: bad\n"), ("sys.exit(5)", 5, "")]
-)
-def test_term_keeps_a_rank_that_fails_from_neither_its_own_status_nor_its_last_words(tmp_path, fail, status, said):
-    for each in train_ranks.finish(start(TERMED.replace("FAIL", fail), tmp_path / "stop", world_size=2)):
-        assert (each.status, each.errors.endswith(said)) == (status, True), each.errors
+def test_term_keeps_a_rank_that_fails_from_neither_its_own_status_nor_its_last_words(tmp_path):
+    first, second = train_ranks.finish(start(TERMED, tmp_path / "stop", world_size=2))
+    assert (first.status, second.status) == (1, 5), first.errors + second.errors
+    assert first.errors.endswith("ValueError: bad\n")
 
 
 AGAIN = """
@@ -176,11 +183,13 @@ import serried.train as st
 child = None
 try:
     with st.session() as run:
-        child = os.fork()
-        if child == 0:
-            LEAVE
-        else:
+        for leave in ("raise ValueError", "sys.exit(3)", "pass"):
+            child = os.fork()
+            if child == 0:
+                exec(leave)
+                break
             print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        if child:
             run.barrier()
 except BaseException as error:
     if child == 0:
@@ -192,19 +201,29 @@ print("closed", flush=True)
 """
 
 
-@pytest.mark.parametrize(("leave", "status"), [("raise ValueError", 1), ("sys.exit(3)", 3), ("pass", 4)])
-def test_a_forked_child_that_leaves_the_session_closes_and_reports_nothing(tmp_path, leave, status):
-    for each in train_ranks.finish(start(FORKS.replace("LEAVE", leave), tmp_path / "stop", world_size=2)):
-        assert (each.status, each.output) == (0, f"{status}\nclosed\n"), each.errors
+def test_a_forked_child_that_leaves_the_session_closes_and_reports_nothing(tmp_path):
+    for each in train_ranks.finish(start(FORKS, tmp_path / "stop", world_size=2)):
+        assert (each.status, each.output) == (0, "1\n3\n4\nclosed\n"), each.errors
         assert " leaves with " not in each.errors
     assert taken(tmp_path / "stop") == {}
 
 
-@pytest.mark.parametrize("script", ["context = st.session()", "def main():\n    context = st.session()"])
-def test_a_session_that_is_never_closed_neither_hangs_nor_counts_as_a_failure(tmp_path, script):
-    indent = "    " if script.startswith("def") else ""
-    text = f"import serried.train as st\n{script}\n{indent}context.__enter__()\n{'main()' if indent else ''}\n"
-    for rank, each in enumerate(train_ranks.finish(start(text, tmp_path / "stop", world_size=2))):
+UNCLOSED = """
+import os
+import serried.train as st
+def main():
+    context = st.session()
+    context.__enter__()
+if os.environ["RANK"] == "1":
+    main()
+else:
+    context = st.session()
+    context.__enter__()
+"""
+
+
+def test_a_session_that_is_never_closed_neither_hangs_nor_counts_as_a_failure(tmp_path):
+    for rank, each in enumerate(train_ranks.finish(start(UNCLOSED, tmp_path / "stop", world_size=2))):
         assert each.status == 0, each.errors
         assert f"serried: rank {rank} of 2 on " in each.errors
         assert "did not close its session\nserried: hint: use `with st.session() as run:`\n" in each.errors

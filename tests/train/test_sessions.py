@@ -17,7 +17,7 @@ from train_ranks import answers, run
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch
 
-from serried.train.sessions import _directory  # noqa: E402 - after the skip
+import serried.train as st  # noqa: E402 - after the skip
 
 TOGETHER = """
 import json, logging, random, sys, torch
@@ -126,20 +126,15 @@ def test_torchruns_ranks_find_one_another(tmp_path):
     assert sorted(re.findall(r"\[\[(\d), 2", done.stdout)) == ["0", "1"]
 
 
-def mpi_like(rank):
-    """As Open MPI leaves it: nobody says where rank 0 is."""
-    return {
-        "OMPI_COMM_WORLD_RANK": str(rank),
-        "OMPI_COMM_WORLD_SIZE": "2",
-        "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
-        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-        "PMIX_NAMESPACE": f"serried-test-{time.time_ns()}",
-    }
-
-
 def test_ranks_that_nobody_told_an_address_find_one_another_and_leave_no_note(tmp_path):
-    shared = {"PMIX_NAMESPACE": mpi_like(0)["PMIX_NAMESPACE"], "TMPDIR": str(tmp_path)}
-    ended = train_ranks.finish(train_ranks.start(TOGETHER, variables=[mpi_like(r) | shared for r in range(2)]))
+    """As Open MPI leaves it: no variable says where rank 0 is."""
+    shared = {"PMIX_NAMESPACE": f"serried-test-{time.time_ns()}", "TMPDIR": str(tmp_path)}
+    known = "OMPI_COMM_WORLD_"
+    variables = [
+        {f"{known}RANK": rank, f"{known}SIZE": "2", f"{known}LOCAL_RANK": rank, f"{known}LOCAL_SIZE": "2", **shared}
+        for rank in ("0", "1")
+    ]
+    ended = train_ranks.finish(train_ranks.start(TOGETHER, variables=variables))
     assert [each.status for each in ended] == [0, 0], ended[0].errors
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
@@ -211,25 +206,25 @@ def test_where_rank_0_does_not_come_that_is_said():
 
 
 FAILS = """
-import sys, time, torch
+import sys, torch
 import serried.train as st
 with st.session() as run:
     model = run.wrap(torch.nn.Linear(2, 1))
     for step in range(1000):
         if step == 3 and run.rank == 1:
-            FAIL
+            raise ValueError("bad data")
+        if step == 3 and run.rank == 2:
+            sys.exit(7)
         model(torch.ones(4, 2)).sum().backward()
 """
 
 
-@pytest.mark.parametrize(
-    ("fail", "status", "said"),
-    [("raise ValueError('bad data')", 1, "ValueError: bad data"), ("sys.exit(7)", 7, "")],
-)
-def test_a_rank_that_fails_leaves_at_once_with_its_own_status(fail, status, said):
-    first, second = run(FAILS.replace("FAIL", fail))
-    assert (second.status, said in second.errors) == (status, True)
-    assert first.status == 1  # it noticed; neither of them was aborted
+def test_a_rank_that_fails_leaves_at_once_with_its_own_status_and_names_itself():
+    first, second, third = run(FAILS, 3)
+    assert (second.status, third.status) == (1, 7)
+    assert "ValueError: bad data" in second.errors
+    assert re.search(r"^serried: rank 1 of 3 on \S+ leaves with ValueError$", second.errors, re.MULTILINE)
+    assert first.status == 1  # it noticed; none of them was aborted
 
 
 STUCK = """
@@ -240,29 +235,25 @@ group.LEAVE_SECONDS = 0.1
 torch.distributed.destroy_process_group = lambda: time.sleep(100000)
 with st.session() as run:
     if run.rank == 1:
-        FAIL
+        sys.exit(7)
+    if run.rank == 2:
+        sys.exit("no data")
+    if run.rank == 3:
+        raise ValueError("no data")
     run.barrier()
 """
 
 
-@pytest.mark.parametrize(
-    ("fail", "status", "said"),
-    [("sys.exit(7)", 7, ""), ("sys.exit('no data')", 1, "no data\n"), ("raise ValueError('no data')", 1, "no data\n")],
-)
-def test_a_rank_that_fails_has_its_own_status_also_where_its_connections_do_not_close(fail, status, said):
-    first, second = run(STUCK.replace("FAIL", fail))
-    assert (first.status, second.status, second.errors.endswith(said)) == (1, status, True)
-
-
-def test_an_exception_names_its_rank_and_host():
-    _, second = run(FAILS.replace("FAIL", "raise ValueError"))
-    assert re.search(r"^serried: rank 1 of 2 on \S+ leaves with ValueError$", second.errors, re.MULTILINE)
+def test_a_rank_that_fails_has_its_own_status_also_where_its_connections_do_not_close():
+    ended = run(STUCK, 4)
+    assert [each.status for each in ended] == [1, 7, 1, 1]
+    assert all(each.errors.endswith("no data\n") for each in ended[2:])
 
 
 LOGS = """
-import sys, torch
+import os, torch
 import serried.train as st
-with st.session(metrics_file=sys.argv[1] if len(sys.argv) > 1 else "metrics.jsonl") as run:
+with st.session(metrics_file=os.environ["METRICS"]) as run:
     for step in range(3):
         run.log(loss=torch.tensor(0.5) * step, images=64)
     run.log(step=10, accuracy=1)
@@ -270,13 +261,11 @@ with st.session(metrics_file=sys.argv[1] if len(sys.argv) > 1 else "metrics.json
 
 
 def test_a_script_logs_where_it_says(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", LOGS, str(tmp_path / "m.jsonl")], env=train_ranks.environment(), check=True, timeout=600
-    )
+    (ended,) = run(LOGS, 1, METRICS=str(tmp_path / "m.jsonl"))
+    assert ended.status == 0, ended.errors
     entries = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
     for entry in entries:
         del entry["t"]
-    assert done.returncode == 0
     assert "serried/steps_per_second" in entries[-1]
     assert [entry for entry in entries if "serried/steps_per_second" not in entry] == [
         {"step": 1, "loss": 0.0, "images": 64},
@@ -289,6 +278,7 @@ def test_a_script_logs_where_it_says(tmp_path):
 MOVES = """
 import os, torch
 import serried.train as st
+os.chdir(os.environ["PLACE"])
 with st.session(directory="kept") as run:
     ckpt = run.checkpoints(every=None, local="disk", model=torch.nn.Linear(2, 1))
     os.chdir("elsewhere")
@@ -304,16 +294,8 @@ def test_a_script_that_changes_its_directory_leaves_its_checkpoints_where_they_a
     """Hydra does. The writer, and another after it, began in one directory, and the rank is in another now."""
     for name in ("elsewhere", "disk"):
         (tmp_path / name).mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", MOVES],
-        cwd=tmp_path,
-        env=train_ranks.environment(),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, "1 0\n"), done.stderr
+    (ended,) = run(MOVES, 1, PLACE=str(tmp_path))
+    assert (ended.status, ended.output) == (0, "1 0\n"), ended.errors
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("COMPLETE")] == ["kept/step-1/COMPLETE"]
     assert list((tmp_path / "disk").iterdir()) == []
 
@@ -327,11 +309,11 @@ with st.session() as run:
 
 
 def test_a_worker_that_comes_to_the_scripts_session_is_told_how_to_keep_it_out(tmp_path):
-    """It would be a second rank 1, for which `gloo` waits three minutes, and then blames the network."""
+    """It would be a second rank, for which `gloo` waits three minutes, and then blames the network."""
     script = tmp_path / "train.py"
     script.write_text(UNGUARDED)
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)],
+        [sys.executable, str(script)],
         env=train_ranks.environment(),
         capture_output=True,
         text=True,
@@ -372,7 +354,11 @@ def test_sessions_may_follow_one_another_but_not_nest_and_one_keeps_checkpoints_
 def test_checkpoints_lie_where_all_nodes_see_them_though_a_nodes_disk_is_watched(monkeypatch):
     monkeypatch.setenv("SERRIED_CHECKPOINT_DIR", "/disk/checkpoints")
     monkeypatch.setenv("SERRIED_KEPT_CHECKPOINTS", "/run/checkpoints")
-    assert (_directory(None), _directory("/own")) == (Path("/run/checkpoints"), Path("/own"))
+    found = []
+    for directory in (None, "/own"):
+        with st.session(directory=directory) as run:
+            found.append(run.directory)
+    assert found == [Path("/run/checkpoints"), Path("/own")]
 
 
 def test_a_session_prepares_the_signal_for_stacks(tmp_path):

@@ -160,65 +160,61 @@ def test_leaving_never_aborts_the_interpreter():
 
 
 EVALUATION = """
-import json, os, torch
+import contextlib, json, os, torch
 import serried.train as st
-with st.session(directory=os.environ["ROOT"]) as run:
-    torch.manual_seed(0)
-    model = run.wrap(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1)))
-    optimizer = torch.optim.Adam(model.parameters(), 0.1)
-    ckpt = run.checkpoints(model=model, optimizer=optimizer, every="1 step")
-    for _ in range(TRAINED):
-        optimizer.zero_grad()
-        model(torch.randn(4, 2) + run.rank).square().sum().backward()
-        optimizer.step()
-        ckpt.step()
-    MODE
-    losses = []
-    OUTSIDE:
-        with run.uneven(model, [torch.ones(2, 2)] * [2, 5, 0, 3][run.rank]) as batches:
-            INSIDE:
-                for batch in batches:
-                    losses.append(round(float(model(batch).sum()), 6))
-    mean = run.all_reduce_mean({"count": len(losses)})["count"]
-    model.train()
-    with run.uneven(model, [torch.ones(2, 2)] * (1 + run.rank)) as batches:
-        for batch in batches:
+
+def train_after_evaluation(directory, trained, is_eval, around, within):
+    with st.session(directory=directory) as run:
+        torch.manual_seed(0)
+        model = run.wrap(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1)))
+        optimizer = torch.optim.Adam(model.parameters(), 0.1)
+        ckpt = run.checkpoints(model=model, optimizer=optimizer, every="1 step")
+        for _ in range(trained):
             optimizer.zero_grad()
-            model(batch + torch.rand(2, 2)).sum().backward()
+            model(torch.randn(4, 2) + run.rank).square().sum().backward()
             optimizer.step()
             ckpt.step()
-    weights = [round(float(w), 5) for p in model.parameters() for w in p.flatten()]
-    print(json.dumps([len(losses), sorted(set(losses)), mean, weights, ckpt.steps]), flush=True)
+        model.train(not is_eval)
+        losses = []
+        with around(), run.uneven(model, [torch.ones(2, 2)] * [2, 5, 0, 3][run.rank]) as batches, within():
+            for batch in batches:
+                losses.append(round(float(model(batch).sum()), 6))
+        mean = run.all_reduce_mean({"count": len(losses)})["count"]
+        model.train()
+        with run.uneven(model, [torch.ones(2, 2)] * (1 + run.rank)) as batches:
+            for batch in batches:
+                optimizer.zero_grad()
+                model(batch + torch.rand(2, 2)).sum().backward()
+                optimizer.step()
+                ckpt.step()
+        weights = [round(float(w), 5) for p in model.parameters() for w in p.flatten()]
+        print(json.dumps([len(losses), sorted(set(losses)), mean, weights, ckpt.steps]), flush=True)
+
+nothing = contextlib.nullcontext
+for number, how in enumerate([HOW]):
+    train_after_evaluation(f"{os.environ['ROOT']}/{number}", *how)
 """
-NO_GRAD, NOTHING = "with torch.no_grad()", "if True"
 
 
-@pytest.mark.parametrize(
-    ("trained", "mode", "outside", "inside"),
-    [
-        pytest.param(1, "model.eval()", NO_GRAD, NOTHING, id="no_grad around it"),
-        pytest.param(3, "model.eval()", NOTHING, NO_GRAD, id="no_grad within"),
-        pytest.param(2, "pass", NOTHING, NO_GRAD, id="in training mode"),
-        pytest.param(0, "model.eval()", "with torch.inference_mode()", NOTHING, id="before any step"),
-    ],
-)
-def test_ranks_evaluate_as_many_batches_as_they_have(tmp_path, trained, mode, outside, inside):
-    changes = {"TRAINED": str(trained), "MODE": mode, "OUTSIDE": outside, "INSIDE": inside}
-    script = EVALUATION
-    for word, text in changes.items():
-        script = script.replace(word, text)
-    found = [answers(each)[0] for each in run(script, 4, ROOT=str(tmp_path))]
-    assert [count for count, *_ in found] == [2, 5, 0, 3]
-    assert {mean for _, _, mean, *_ in found} == {2.5}
-    assert len({json.dumps(weights) for *_, weights, _ in found}) == 1
-    assert {steps for *_, steps in found} == {trained + 4}
-    if mode != "pass":  # the same statistics on all ranks, rank 0's
-        assert len({loss for _, losses, *_ in found for loss in losses}) == 1
+def test_ranks_evaluate_as_many_batches_as_they_have(tmp_path):
+    how = [
+        "(1, True, torch.no_grad, nothing)",
+        "(3, True, nothing, torch.no_grad)",
+        "(2, False, nothing, torch.no_grad)",  # in training mode
+        "(0, True, torch.inference_mode, nothing)",  # before any step
+    ]
+    by_rank = [answers(each) for each in run(EVALUATION.replace("HOW", ", ".join(how)), 4, ROOT=str(tmp_path))]
+    for trained, found in zip((1, 3, 2, 0), zip(*by_rank, strict=True), strict=True):
+        assert [count for count, *_ in found] == [2, 5, 0, 3]
+        assert {mean for _, _, mean, *_ in found} == {2.5}
+        assert len({json.dumps(weights) for *_, weights, _ in found}) == 1
+        assert {steps for *_, steps in found} == {trained + 4}
+        if trained != 2:  # the same statistics on all ranks, rank 0's
+            assert len({loss for _, losses, *_ in found for loss in losses}) == 1
 
 
 def test_an_evaluation_that_looks_like_a_training_is_refused_in_words(tmp_path):
-    script = EVALUATION.replace("TRAINED", "1").replace("MODE", "model.eval()")
-    ended = run(script.replace("OUTSIDE", NOTHING).replace("INSIDE", NOTHING), 2, ROOT=str(tmp_path))
+    ended = run(EVALUATION.replace("HOW", "(1, True, nothing, nothing)"), 2, ROOT=str(tmp_path))
     assert {each.status for each in ended} == {1}
     assert "the model is in evaluation mode, and gradients are on" in ended[0].errors + ended[1].errors
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ import train_ranks
 pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch
 
-SCRIPT = Path(__file__).with_name("train_stopped.py")
+SCRIPT = "import train_stopped; train_stopped.main()"
 STEPS = 42
 RANKS = 4
 WIDER = 19
@@ -42,17 +40,13 @@ def train_all(folder):
     plan += [{"name": f"{kind}-narrower", "data": kind, "attempts": narrower} for kind in stops]
     port = train_ranks.free_port()
     ended = train_ranks.finish(
-        [
-            subprocess.Popen(
-                [sys.executable, str(SCRIPT), str(folder), json.dumps(plan)],
-                env=train_ranks.environment(**train_ranks.of_torch(rank, RANKS, port)),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(RANKS)
-        ],
+        train_ranks.start(
+            SCRIPT,
+            variables=[train_ranks.of_torch(rank, RANKS, port) for rank in range(RANKS)],
+            PYTHONPATH=f"{Path(__file__).parent}:{train_ranks.SOURCE}",
+            FOLDER=str(folder),
+            PLAN=json.dumps(plan),
+        ),
         seconds=900,
     )
     errors = "".join(each.errors for each in ended)

@@ -1,8 +1,7 @@
 """One rank that trains again and again in one process: each attempt is a session, stopped at the step it is told.
 
-    train_stopped.py FOLDER PLAN
-
-PLAN is JSON: a list of {"name", "data", "attempts": [{"stop": a step or null, "start": of workers, "alone": bool}]}.
+FOLDER and PLAN are variables of the environment. PLAN is JSON: a list of
+{"name", "data", "attempts": [{"stop": a step or null, "start": of workers, "alone": bool}]}.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import sys
 from pathlib import Path
 
 import torch
@@ -40,7 +38,8 @@ class Stream(torch.utils.data.IterableDataset):
         return (items[index] for index in range(ITEMS))
 
 
-def main(folder, plan):
+def main():
+    folder, plan = Path(os.environ["FOLDER"]), json.loads(os.environ["PLAN"])
     torch.multiprocessing.set_forkserver_preload(["torch", "serried.train.data.loader"])
     for training in plan:
         for number, attempt in enumerate(training["attempts"]):
@@ -90,7 +89,3 @@ def train(run, kind, attempt, stop, batch_size):
                 stop.write_text("limit")
             if ckpt.step():
                 return
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), json.loads(sys.argv[2]))
