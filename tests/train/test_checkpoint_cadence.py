@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from serried.train.checkpoints import cadence
 from serried.train.checkpoints.cadence import Cadence, Clock
+from tables import for_each
 
 
-@pytest.mark.parametrize(
-    ("every", "meaning"),
+@for_each(
+    "every, meaning",
     [
         (None, Cadence()),
         ("5m", Cadence(seconds=300)),
@@ -30,17 +31,17 @@ def test_every_says_when(every, meaning):
     assert cadence.parse(every) == meaning
 
 
-@pytest.mark.parametrize("every", ["", "5", "0s", "0 steps", "-5m", "5 parsecs", "1.5 epochs", 300, "5m $(id)"])
-@pytest.mark.parametrize("as_given", [lambda word: word, lambda word: ("1 step", word)], ids=["alone", "in a tuple"])
-def test_what_every_cannot_be_is_said_with_what_it_can(every, as_given):
+@for_each("every", ["", "5", "0s", "0 steps", "-5m", "5 parsecs", "1.5 epochs", 300, "5m $(id)"])
+@for_each("others", [(), ("1 step",)])
+def test_what_every_cannot_be_is_said_with_what_it_can(every, others):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole message is compared
-        cadence.parse(as_given(every))
+        cadence.parse((*others, every) if others else every)
     assert str(caught.value) == (
         f'`every` cannot be {every!r}\nhint: "5m", "100 steps", "1 epoch", "auto", or a tuple of these'
     )
 
 
-@pytest.mark.parametrize("every", [("5m", "10m"), ("5m", "auto"), ("1 step", "2 steps")])
+@for_each("every", [("5m", "10m"), ("5m", "auto"), ("1 step", "2 steps")])
 def test_two_answers_to_one_question_are_refused(every):
     with pytest.raises(ValueError, match="`every`"):
         cadence.parse(every)
@@ -50,8 +51,8 @@ def test_youngs_interval_for_a_tenth_of_a_second_and_a_day_is_two_minutes():
     assert round(cadence.young(0.1, 86400)) == 131
 
 
-@pytest.mark.parametrize(
-    ("stall", "write", "ranks", "seconds"),
+@for_each(
+    "stall, write, ranks, seconds",
     [
         (0.1, 0.0, 8, 131),
         (0.1, 0.0, 1024, 75),  # more ranks, more failures

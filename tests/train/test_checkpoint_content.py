@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch
 
-from train_alone import Alone, Holding, Training, through, whole_steps  # noqa: E402 - after the skip
+from train_alone import Alone, Holding, Training, load, save, through, whole_steps  # noqa: E402 - after the skip
 
 from serried.train.checkpoints import Checkpoints, store  # noqa: E402 - after the skip
 from serried.train.checkpoints.states import CheckpointError  # noqa: E402 - after the skip
@@ -44,7 +44,7 @@ def test_a_checkpoint_is_files_for_torch_and_a_complete_that_names_them(root, tr
     }
 
 
-def test_torch_load_gives_the_states_under_the_names_of_the_objects(root, train):
+def test_torch_load_gives_the_states_of_that_step_under_the_names_of_the_objects(root, train):
     training = train().until(2)
     training.checkpoints.save(wait=True)
     state = torch.load(root / "step-2" / "replicated.pt", weights_only=KNOWS_COUNTERS)
@@ -53,16 +53,14 @@ def test_torch_load_gives_the_states_under_the_names_of_the_objects(root, train)
     assert list(state["model"]) == list(expected)
     assert all(torch.equal(state["model"][name], tensor) for name, tensor in expected.items())
     assert state["average"] == {"value": training.average.value}
-
-
-def test_what_is_saved_is_the_state_of_that_step_though_training_goes_on_meanwhile(root, train):
-    training = train().until(2)
     weight = training.model[0].weight.detach().clone()
-    training.checkpoints.save()
-    training.until(6)
+    training.until(4).checkpoints.save()
+    saved = training.model[0].weight.detach().clone()
+    training.until(8)
     training.checkpoints.wait()
-    state = torch.load(root / "step-2" / "replicated.pt", weights_only=KNOWS_COUNTERS)
-    assert torch.equal(state["model"]["0.weight"], weight)
+    state = torch.load(root / "step-4" / "replicated.pt", weights_only=KNOWS_COUNTERS)
+    assert torch.equal(state["model"]["0.weight"], saved)
+    assert not torch.equal(saved, weight)
 
 
 @pytest.mark.parametrize("stopped", [1, 4, 9])
@@ -123,7 +121,7 @@ def test_tensors_that_share_memory_share_it_again(root):
     assert back["embedding"].data_ptr() == back["head"].data_ptr()
 
 
-def test_plain_values_come_back_as_they_were(root):
+def test_plain_values_come_back_as_they_were_and_those_of_numpy_as_numbers(root):
     state = {
         "none": None,
         "text": "é\n$(id)",
@@ -142,9 +140,6 @@ def test_plain_values_come_back_as_they_were(root):
     back = through(root, state)
     assert back == state
     assert {name: type(value) for name, value in back.items()} == {name: type(value) for name, value in state.items()}
-
-
-def test_numbers_of_numpy_come_back_as_numbers(root):
     numpy = pytest.importorskip("numpy", reason="needs numpy: pip install numpy")
     back = through(root, {"lr": numpy.float64(0.1), "steps": [numpy.int64(3)]})
     assert (back, type(back["lr"]), type(back["steps"][0])) == ({"lr": 0.1, "steps": [3]}, float, int)
@@ -154,22 +149,15 @@ class Opaque:
     pass
 
 
-@pytest.mark.parametrize(
-    ("value", "called"),
-    [
-        (Opaque(), f"{Opaque.__module__}.Opaque"),
-        (len, "builtins.builtin_function_or_method"),
-        (range(3), "builtins.range"),
-    ],
-)
-def test_what_could_not_be_read_back_is_refused_before_training_begins(root, value, called):
-    held = Holding({"deep": [0, {"down": value}]})
-    with pytest.raises(CheckpointError) as caught:
-        Checkpoints(Alone(root), held=held)
-    assert str(caught.value) == (
-        f"cannot be saved: `{called}` in state ['held']['deep'][1]['down']\n"
-        "hint: a checkpoint holds tensors, numbers, text and containers of them"
-    )
+def test_what_could_not_be_read_back_is_refused_before_training_begins(root):
+    refused = {f"{Opaque.__module__}.Opaque": Opaque(), "builtins.builtin_function_or_method": len}
+    for kind, value in {**refused, "builtins.range": range(3)}.items():
+        with pytest.raises(CheckpointError) as caught:
+            Checkpoints(Alone(root), held=Holding({"deep": [0, {"down": value}]}))
+        assert str(caught.value) == (
+            f"cannot be saved: `{kind}` in state ['held']['deep'][1]['down']\n"
+            "hint: a checkpoint holds tensors, numbers, text and containers of them"
+        )
 
 
 def test_a_value_that_appears_later_and_cannot_be_kept_does_not_end_the_training(root, warnings_of):
@@ -184,20 +172,17 @@ def test_a_value_that_appears_later_and_cannot_be_kept_does_not_end_the_training
     assert "checkpoint of step 2 was NOT saved; training continues" in warnings_of()[0]
 
 
-@pytest.mark.parametrize("name", ["torch", "python", "numpy"])
-def test_random_numbers_go_on_where_they_were(root, name):
+def test_random_numbers_go_on_where_they_were(root):
     numpy = pytest.importorskip("numpy", reason="needs numpy: pip install numpy")
     import random
 
-    draw = {"torch": lambda: torch.rand(1).item(), "python": random.random, "numpy": numpy.random.random}[name]
-    checkpoints = Checkpoints(Alone(root), every=None)
-    draw()
-    checkpoints.step()
-    checkpoints.save(wait=True)
-    checkpoints.close()
-    expected = [draw() for _ in range(3)]
-    Checkpoints(Alone(root), every=None).close()
-    assert [draw() for _ in range(3)] == expected
+    draws = (lambda: torch.rand(1).item(), random.random, numpy.random.random)
+    for draw in draws:
+        draw()
+    save(root)
+    expected = [draw() for _ in range(3) for draw in draws]
+    load(root)
+    assert [draw() for _ in range(3) for draw in draws] == expected
 
 
 def test_loaders_and_the_sessions_own_parts_come_back_also_to_a_loader_made_later(root):
@@ -221,37 +206,25 @@ def test_loaders_and_the_sessions_own_parts_come_back_also_to_a_loader_made_late
 def test_a_model_is_kept_without_what_makes_it_parallel_or_fast(root):
     model = torch.nn.Linear(2, 2)
     for wrapped in (torch.nn.DataParallel(model), torch.compile(model, backend="eager"), model):
-        checkpoints = Checkpoints(Alone(root), every=None, model=wrapped)
-        checkpoints.step()
-        checkpoints.save(wait=True)
-        checkpoints.close()
+        save(root, model=wrapped)
     assert whole_steps(root) == [3, 2, 1]
     for step in (1, 2, 3):
         assert list(torch.load(root / f"step-{step}" / "replicated.pt")["model"]) == ["weight", "bias"]
 
 
-def test_an_object_that_is_new_begins_afresh_with_a_word(root, warnings_of):
-    first = Checkpoints(Alone(root), every=None, old=Holding({"n": 1}))
-    first.save(wait=True)
-    first.close()
+def test_states_that_are_missing_or_that_no_object_takes_are_warned_of(root, warnings_of):
+    save(root, old=Holding({"n": 1}), ema=Holding({}), own=Holding({}, replicated=False))
     old, new = Holding(), Holding({"n": 0})
-    Checkpoints(Alone(root), every=None, old=old, new=new).close()
+    load(root, old=old, new=new)
     assert (old.state, new.state) == ({"n": 1}, {"n": 0})
-    assert warnings_of() == [f"checkpoint {root}/step-0 has no state for `new`, which keeps its initial state"]
-
-
-def test_a_state_that_nobody_takes_any_more_is_told(root, warnings_of):
-    first = Checkpoints(Alone(root), every=None, model=Holding({}), ema=Holding({}), own=Holding({}, replicated=False))
-    first.save(wait=True)
-    first.close()
-    Checkpoints(Alone(root), every=None, model=Holding()).close()
-    said = f"checkpoint {root}/step-0 contains unused state `%s`"
-    assert warnings_of() == [said % "ema", said % "own"]
+    assert warnings_of() == [
+        f"checkpoint {root}/step-1 has no state for `new`, which keeps its initial state",
+        f"checkpoint {root}/step-1 contains unused state `ema`",
+        f"checkpoint {root}/step-1 contains unused state `own`",
+    ]
 
 
 def test_a_state_that_does_not_fit_is_an_error_that_names_both(root):
-    first = Checkpoints(Alone(root), every=None, model=torch.nn.Linear(2, 2))
-    first.save(wait=True)
-    first.close()
-    with pytest.raises(CheckpointError, match=r"`model` does not accept its state from checkpoint `.*/step-0`: "):
-        Checkpoints(Alone(root), every=None, model=torch.nn.Linear(3, 3))
+    save(root, model=torch.nn.Linear(2, 2))
+    with pytest.raises(CheckpointError, match=r"`model` does not accept its state from checkpoint `.*/step-1`: "):
+        load(root, model=torch.nn.Linear(3, 3))

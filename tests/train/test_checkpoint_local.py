@@ -61,11 +61,17 @@ def test_while_one_is_carried_the_next_is_written_and_the_one_after_waits(root, 
     assert (training.context.saved, whole_steps(root), own_files(local)) == (3, [3, 2, 1], [])
 
 
-def test_a_carrier_that_is_killed_costs_that_save_alone(root, train, local, warnings_of):
-    training = train(local=local).until(1)
+def on_the_disk(training):
+    """A save whose files wait there: the carrier is stopped."""
+    training.until(1)
     os.kill(carrier(training), signal.SIGSTOP)
     training.checkpoints.save()
-    training.checkpoints._saver._wait_until(lambda: not training.checkpoints._saver.is_busy)
+    training.checkpoints._saver.wait(for_memory=True)
+    return training
+
+
+def test_a_carrier_that_is_killed_costs_that_save_alone(root, train, local, warnings_of):
+    training = on_the_disk(train(local=local))
     os.kill(carrier(training), signal.SIGKILL)
     training.checkpoints.wait()
     assert [each.partition(":")[0] for each in warnings_of()] == [
@@ -76,10 +82,7 @@ def test_a_carrier_that_is_killed_costs_that_save_alone(root, train, local, warn
 
 
 def test_what_the_nodes_own_disk_has_spoilt_makes_no_checkpoint(root, train, local, warnings_of):
-    training = train(local=local).until(1)
-    os.kill(carrier(training), signal.SIGSTOP)
-    training.checkpoints.save()
-    training.checkpoints._saver._wait_until(lambda: not training.checkpoints._saver.is_busy)
+    training = on_the_disk(train(local=local))
     (spoilt,) = local.rglob("replicated.pt")
     with spoilt.open("r+b") as file:
         file.seek(200)
@@ -101,7 +104,7 @@ def test_the_best_is_rated_wherever_it_is_on_its_way(root, train, local, when):
         os.kill(carrier(training), signal.SIGSTOP)
     training.until(1)
     if when == "while it is carried":
-        training.checkpoints._saver._wait_until(lambda: not training.checkpoints._saver.is_busy)
+        training.checkpoints._saver.wait(for_memory=True)
     elif when == "after":
         training.checkpoints.wait()
     assert training.checkpoints.rate(0.5) is True
@@ -112,10 +115,7 @@ def test_the_best_is_rated_wherever_it_is_on_its_way(root, train, local, when):
 
 
 def test_what_a_killed_attempt_has_left_on_the_disk_goes(train, local):
-    first = train(local=local).until(1)
-    os.kill(carrier(first), signal.SIGSTOP)
-    first.checkpoints.save()
-    first.checkpoints._saver._wait_until(lambda: not first.checkpoints._saver.is_busy)
+    first = on_the_disk(train(local=local))
     assert len(own_files(local)) == 2
     train(local=local)
     assert own_files(local) == []

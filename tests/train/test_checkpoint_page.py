@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch
 
-from train_alone import Alone  # noqa: E402 - after the skip
+from train_alone import Alone, load, save  # noqa: E402 - after the skip
 
 from serried.train.checkpoints import Checkpoints, sharded, store  # noqa: E402 - after the skip
 
@@ -68,11 +68,9 @@ def test_the_moving_average_of_the_page_is_kept(tmp_path):
     with torch.no_grad():
         model.weight.add_(1)
     ema.update(model)
-    first = Checkpoints(Alone(tmp_path), every=None, ema=ema)
-    first.save(wait=True)
-    first.close()
+    save(tmp_path, ema=ema)
     again = names["Ema"](torch.nn.Linear(3, 1))
-    Checkpoints(Alone(tmp_path), every=None, ema=again).close()
+    load(tmp_path, ema=again)
     assert again.values["weight"].tolist() == ema.values["weight"].tolist()
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import serried.train as st
 from serried.train.errors import SettingError
+from tables import for_each
 
 
 @dataclass
@@ -32,13 +33,10 @@ class Config:
     model: Model = field(default_factory=Model)
 
 
-def test_without_settings_the_defaults_hold():
-    assert st.config(Config, argv=[]) == Config()
-
-
-@pytest.mark.parametrize(
-    ("argv", "expected"),
+@for_each(
+    "argv, expected",
     [
+        ([], Config()),
         (["--lr", "0.5", "--epochs=7"], Config(lr=0.5, epochs=7)),
         (["--lr", "1"], Config(lr=1.0)),
         (["--verbose"], Config(verbose=True)),
@@ -76,8 +74,8 @@ def test_a_dict_gives_a_dict_and_is_left_as_it_was():
     assert defaults["model"] == {"width": 1}
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
+@for_each(
+    "argv, message",
     [
         (
             ["--model.widht", "3"],
@@ -102,20 +100,18 @@ def test_what_cannot_be_is_refused(argv, message):
     assert str(raised.value) == message
 
 
-def test_a_setting_of_the_runs_config_of_the_wrong_type_is_refused(monkeypatch):
-    monkeypatch.setenv("SERRIED_CONFIG", '{"epochs": 2.5}')
-    with pytest.raises(SettingError, match=r"the run's `config` sets `epochs` to `2\.5`, which is not a `int`"):
-        st.config(Config, argv=[])
-
-
-def test_a_number_where_text_belongs_is_refused_with_what_to_write(monkeypatch):
-    monkeypatch.setenv("SERRIED_CONFIG", '{"name": 2024}')
-    with pytest.raises(SettingError) as raised:
-        st.config(Config, argv=[])
-    assert str(raised.value) == (
-        "the run's `config` sets `name` to `2024`, which is not a `str`\n"
-        "hint: write it as text: `--set config.name='\"2024\"'`"
-    )
+def test_a_value_of_the_runs_config_of_the_wrong_type_is_refused_with_what_to_write(monkeypatch):
+    for table, message in (
+        ('{"epochs": 2.5}', "`epochs` to `2.5`, which is not a `int`"),
+        (
+            '{"name": 2024}',
+            "`name` to `2024`, which is not a `str`\nhint: write it as text: `--set config.name='\"2024\"'`",
+        ),
+    ):
+        monkeypatch.setenv("SERRIED_CONFIG", table)
+        with pytest.raises(SettingError) as raised:
+            st.config(Config, argv=[])
+        assert str(raised.value) == f"the run's `config` sets {message}"
 
 
 class Norm(Enum):
@@ -171,11 +167,8 @@ def test_a_choice_that_there_is_not_is_refused(name, value, wanted, monkeypatch)
     assert raised.value.message == f"the run's `config` sets `{name}` to `{value}`, which is not a {wanted}"
 
 
-def test_names_with_dashes_are_found():
+def test_names_with_dashes_are_found_and_help_lists_every_setting(capsys):
     assert st.config({"weight-decay": 0.1}, argv=["--weight-decay", "0.2"]) == {"weight-decay": 0.2}
-
-
-def test_help_lists_every_setting(capsys):
     with pytest.raises(SystemExit) as ended:
         st.config(Model, argv=["--help"])
     assert (ended.value.code, capsys.readouterr().out) == (0, "  --width  24\n  --norm   group\n")
@@ -188,23 +181,17 @@ def test_the_fingerprint_is_of_the_settings_and_not_of_this_machine():
     assert st.fingerprint({"a": 1, "b": 2}) == st.fingerprint({"b": 2, "a": 1})
 
 
-def test_the_settings_are_kept_among_the_results(tmp_path, monkeypatch):
+def test_rank_0_keeps_the_settings_among_the_results_as_json(tmp_path, monkeypatch):
     monkeypatch.setenv("SERRIED_RESULTS_DIR", str(tmp_path / "results"))
     made = st.config(Model, argv=["--width=7"])
-    kept = json.loads((tmp_path / "results" / "config.json").read_text())
-    assert kept == {"config": {"width": 7, "norm": "group"}, "fingerprint": st.fingerprint(made)}
-
-
-def test_what_is_kept_is_json_also_where_a_number_is_none(tmp_path, monkeypatch):
-    monkeypatch.setenv("SERRIED_RESULTS_DIR", str(tmp_path))
+    file = tmp_path / "results" / "config.json"
+    expected = {"config": {"width": 7, "norm": "group"}, "fingerprint": st.fingerprint(made)}
+    assert json.loads(file.read_text()) == expected
     st.config({"lr": 0.1, "most": 1.0}, argv=["--lr=nan", "--most=inf"])
-    assert json.loads((tmp_path / "config.json").read_text())["config"] == {"lr": "NaN", "most": "Infinity"}
-
-
-def test_other_ranks_keep_nothing(tmp_path, monkeypatch):
-    monkeypatch.setenv("SERRIED_RESULTS_DIR", str(tmp_path))
-    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
+    assert json.loads(file.read_text())["config"] == {"lr": "NaN", "most": "Infinity"}
+    file.unlink()
+    rank_1 = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+    for name, value in rank_1.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("MASTER_ADDR", "localhost")
     st.config(Model, argv=[])
-    assert not (tmp_path / "config.json").exists()
+    assert not file.exists()

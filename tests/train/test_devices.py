@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from tables import for_each
+
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch
 
@@ -40,31 +42,23 @@ def test_a_rank_takes_the_gpu_of_its_local_rank_or_the_only_one_it_sees(gpus, vi
     assert parallel.choose_device(RANK_2, asked) == torch.device(device)
 
 
-def test_without_a_gpu_it_is_the_cpu_and_asking_for_one_is_an_error(gpus, monkeypatch):
+def test_without_a_gpu_it_is_the_cpu_or_apples_for_one_rank_and_too_few_gpus_are_an_error(gpus, monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert parallel.choose_device(ALONE) == CPU
-    gpus(0)
     with pytest.raises(DeviceError, match="this rank needs a GPU and sees none"):
         parallel.choose_device(RANK_2, "cuda")
-
-
-def test_fewer_gpus_than_ranks_are_an_error_on_every_rank(gpus):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert [parallel.choose_device(who).type for who in (ALONE, RANK_2)] == ["mps", "cpu"]
+    with pytest.raises(DeviceError, match="Apple's GPU serves one rank"):
+        parallel.choose_device(RANK_2, "mps")
     gpus(2)
     for local_rank in range(4):
         with pytest.raises(DeviceError, match="4 ranks on this node see 2 GPUs"):
             parallel.choose_device(replace(RANK_2, rank=local_rank, local_rank=local_rank))
 
 
-def test_apples_gpu_serves_one_rank(gpus, monkeypatch):
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    gpus(0)
-    assert [parallel.choose_device(who).type for who in (ALONE, RANK_2)] == ["mps", "cpu"]
-    with pytest.raises(DeviceError, match="Apple's GPU serves one rank"):
-        parallel.choose_device(RANK_2, "mps")
-
-
-@pytest.mark.parametrize(
-    ("device", "asked", "backend"),
+@for_each(
+    "device, asked, backend",
     [
         (CPU, None, "gloo"),
         (GPU, None, "cpu:gloo,cuda:nccl"),  # gloo too, or nothing could be saved in the background
@@ -76,9 +70,6 @@ def test_apples_gpu_serves_one_rank(gpus, monkeypatch):
 )
 def test_the_backend_suits_the_device(device, asked, backend):
     assert group.choose_backend(device, asked) == backend
-
-
-def test_nccl_without_a_gpu_is_an_error():
     with pytest.raises(StartError, match="the backend `nccl` needs a GPU"):
         group.choose_backend(CPU, "nccl")
 

@@ -119,11 +119,11 @@ def test_a_program_that_ends_early_has_the_steps_that_it_made(tmp_path):
     assert (summary(tmp_path)["state"], summary(tmp_path)["steps"]) == ("written", [4, 6])
 
 
-@pytest.mark.parametrize(("steps", "count"), [([6, 9], 6), ([50, 60], 6)])
-def test_a_program_that_ends_before_says_how_far_it_came(tmp_path, steps, count):
+@pytest.mark.parametrize("steps", [[6, 9], [50, 60]])
+def test_a_program_that_ends_before_says_how_far_it_came(tmp_path, steps):
     assert run_alone(BY_HAND, tmp_path, steps).output == "trained\n"
     known = summary(tmp_path)
-    assert {key: known[key] for key in ("rank", "state", "count")} == {"rank": 0, "state": "ended", "count": count}
+    assert {key: known[key] for key in ("rank", "state", "count")} == {"rank": 0, "state": "ended", "count": 6}
     assert sorted(path.name for path in (tmp_path / "profiles").iterdir()) == ["rank-0.summary.json"]
 
 
@@ -144,35 +144,25 @@ def broken(*_, **__):
 
 @pytest.mark.parametrize(
     "breaks",
-    [
-        "torch.profiler.profile.__init__ = broken",
-        "torch.profiler.profile.prepare_trace = broken",
-        "torch.profiler.profile.start_trace = broken",
-        "torch.profiler.profile.export_chrome_trace = broken",
-        "torch.profiler.profile.events = broken",
-        "serried.train.profile.files.write_json = broken",
-    ],
+    ["profile.__init__", "profile.prepare_trace", "profile.start_trace", "profile.export_chrome_trace", "write_json"],
 )
-def test_a_broken_profiler_is_a_warning_and_the_training_goes_on(tmp_path, breaks):
-    ended = run_alone(ONE_IMPORT.replace("BEFORE", f"{BROKEN}\n{breaks}").replace("AFTER", ""), tmp_path, [2, 4])
+def test_a_broken_profiler_is_a_warning_which_can_be_read_afterwards_and_the_training_goes_on(tmp_path, breaks):
+    home = "serried.train.profile.files" if breaks == "write_json" else "torch.profiler"
+    before = f"{BROKEN}\n{home}.{breaks} = broken"
+    ended = run_alone(ONE_IMPORT.replace("BEFORE", before).replace("AFTER", ""), tmp_path, [2, 4])
     assert (ended.status, ended.output) == (0, "trained\n"), ended.errors
     warning = "serried: warning: the profiler of rank 0 failed: ValueError: no tracing here"
     assert [line for line in ended.errors.splitlines() if line.startswith("serried")] == [warning]
-
-
-def test_the_failure_of_the_profiler_can_be_read_afterwards(tmp_path):
-    before = f"{BROKEN}\ntorch.profiler.profile.export_chrome_trace = broken"
-    run_alone(ONE_IMPORT.replace("BEFORE", before).replace("AFTER", ""), tmp_path, [2, 4])
-    known = summary(tmp_path)
-    assert (known["state"], known["message"]) == ("failed", "ValueError: no tracing here")
-    assert sorted(path.name for path in (tmp_path / "profiles").iterdir()) == ["rank-0.summary.json"]
+    if breaks != "write_json":
+        known = summary(tmp_path)
+        assert (known["state"], known["message"]) == ("failed", "ValueError: no tracing here")
+        assert sorted(path.name for path in (tmp_path / "profiles").iterdir()) == ["rank-0.summary.json"]
 
 
 @pytest.mark.parametrize(
     "variables",
     [
         {"SERRIED_PROFILE": "{"},
-        {"SERRIED_PROFILE": '{"steps": [1, 2], "ranks": [0], "memory": false}'},
         {"SERRIED_PROFILE": '{"steps": [1, 2], "ranks": [0], "memory": false}', "SERRIED_RUN_DIR": "/proc/none"},
     ],
 )
@@ -257,20 +247,18 @@ def recorded(program):
     return averages, events
 
 
-@pytest.mark.parametrize("program", ["eager", "compiled", "graph"])
-def test_each_kernel_of_a_real_gpu_counts_once(program):
-    averages, events = recorded(program)
-    rows = operators(averages, events)
-    kernels = [each for each in averages if each.device_type == "DeviceType.CUDA" and not each.is_user_annotation]
-    of_kernels = sum(each.self_device_time_total for each in kernels) / 1e6
-    assert sum(row["gpu_seconds"] for row in rows) == pytest.approx(of_kernels)
-    assert sum(row["share"] for row in rows) == pytest.approx(1.0)
-
-
-def test_kernels_belong_to_their_operators_and_those_of_a_cuda_graph_stand_alone():
-    assert [row["name"] for row in operators(*recorded("eager"))][:2] == ["aten::mm", "aten::addmm"]
-    assert {row["name"].partition("_")[0] for row in operators(*recorded("compiled"))} == {"triton"}
-    (largest, *_) = operators(*recorded("graph"))
+def test_each_kernel_of_a_real_gpu_counts_once_for_its_operator_and_those_of_a_cuda_graph_stand_alone():
+    rows = {}
+    for program in ("eager", "compiled", "graph"):
+        averages, events = recorded(program)
+        rows[program] = operators(averages, events)
+        kernels = [each for each in averages if each.device_type == "DeviceType.CUDA" and not each.is_user_annotation]
+        of_kernels = sum(each.self_device_time_total for each in kernels) / 1e6
+        assert sum(row["gpu_seconds"] for row in rows[program]) == pytest.approx(of_kernels)
+        assert sum(row["share"] for row in rows[program]) == pytest.approx(1.0)
+    assert [row["name"] for row in rows["eager"]][:2] == ["aten::mm", "aten::addmm"]
+    assert {row["name"].partition("_")[0] for row in rows["compiled"]} == {"triton"}
+    (largest, *_) = rows["graph"]
     assert (largest["name"].partition("_")[0], largest["calls"], largest["cpu_seconds"]) == ("sm80", 4, 0.0)
 
 

@@ -22,10 +22,6 @@ def entries(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def totals(path):
-    return [entry["total_steps"] for entry in entries(path) if "total_steps" in entry]
-
-
 def train(path, *, every=1, total=None, first=None, **options):
     """Three epochs of five batches; logs every so many of them, `first` is the number of the first step."""
     with st.session(metrics_file=path) as run:
@@ -41,28 +37,24 @@ def train(path, *, every=1, total=None, first=None, **options):
             assert len(list(evaluation)) == 3
 
 
-@pytest.mark.parametrize("first", [None, 0, 1])
-def test_a_step_for_each_batch_gives_the_total(path, first):
-    train(path, first=first)
-    assert totals(path) == [15]
-
-
-def test_steps_that_are_not_batches_give_no_total(path):
-    train(path, every=2)
-    assert totals(path) == []
-
-
-def test_the_scripts_own_total_wins(path):
-    train(path, total=99)
-    assert totals(path) == [99]
+@pytest.mark.parametrize(
+    ("options", "total"),
+    [
+        *(({"first": first}, [15]) for first in (None, 0, 1)),
+        ({"every": 2}, []),  # steps that are not batches
+        ({"total": 99}, [99]),  # the script's own
+    ],
+)
+def test_a_step_for_each_batch_gives_the_total(path, options, total):
+    train(path, **options)
+    assert [entry["total_steps"] for entry in entries(path) if "total_steps" in entry] == total
 
 
 def test_samples_are_those_of_this_rank_without_evaluation(path):
     train(path)
     rated = [entry for entry in entries(path) if "serried/samples_per_second" in entry]
-    last = rated[-1]
     assert len(rated) >= 14
-    assert last["serried/samples_per_second"] >= 0
+    assert rated[-1]["serried/samples_per_second"] >= 0
     within = rated[2]  # two samples per step
     assert within["serried/samples_per_second"] == pytest.approx(2 * within["serried/steps_per_second"])
 

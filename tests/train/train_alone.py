@@ -28,9 +28,6 @@ class Alone:
         self.smoke = Smoke({})
         self.saved = None
 
-    def barrier(self):
-        pass
-
     def flush(self):
         pass
 
@@ -120,15 +117,23 @@ class Holding:
         self.state = state
 
 
+def save(root, **objects):
+    """A checkpoint of the step after the last."""
+    checkpoints = Checkpoints(Alone(root), every=None, **objects)
+    checkpoints.step()
+    checkpoints.save(wait=True)
+    checkpoints.close()
+
+
+def load(root, **objects):
+    Checkpoints(Alone(root), every=None, **objects).close()
+
+
 def through(root, state):
     """What comes back of `state`, from a checkpoint that a second session loads."""
-    first = Checkpoints(Alone(root), every=None, held=Holding(state))
-    first.step()
-    first.save(wait=True)
-    first.close()
     held = Holding()
-    second = Checkpoints(Alone(root), every=None, held=held)
-    second.close()
+    save(root, held=Holding(state))
+    load(root, held=held)
     return held.state
 
 
