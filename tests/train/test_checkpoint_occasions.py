@@ -94,16 +94,11 @@ def test_the_best_state_is_saved_when_it_is_rated_and_stays(root, train, best, k
     assert again.checkpoints.rate(0.7) is False, "the best of before the interruption is known"
 
 
-def test_a_checkpoint_that_is_being_saved_anyway_is_rated_and_not_saved_twice(root, train):
-    training = train(every="1 step", best="max").until(1)
+def test_a_step_is_saved_once_and_rated_while_it_is_being_saved(root, train):
+    training = train(every=("1 step", "1 epoch"), best="max").until(1)
     assert training.checkpoints.rate(0.5) is True
     training.checkpoints.wait()
     assert [(each.step, each.metric) for each in store.whole(root)] == [(1, 0.5)]
-
-
-def test_a_step_is_saved_once(root, train):
-    training = train(every=("1 step", "1 epoch")).until(1)
-    training.checkpoints.wait()
     written = (root / "step-1" / "COMPLETE").stat().st_ino
     training.checkpoints.epoch()
     training.checkpoints.save(wait=True)

@@ -21,15 +21,8 @@ def root(tmp_path):
 
 
 def document_of(step, **changes):
-    return {
-        "schema": 1,
-        "step": step,
-        "attempt": 1,
-        "world_size": 1,
-        "written": 0,
-        "sharded": [],
-        "metric": None,
-    } | changes
+    plain = {"schema": 1, "step": step, "attempt": 1, "world_size": 1, "written": 0, "sharded": [], "metric": None}
+    return plain | changes
 
 
 def make(root, step, content=CONTENT, **changes):
@@ -61,12 +54,6 @@ def test_a_checkpoint_is_a_directory_named_by_its_step_with_complete_beside_its_
     assert store.whole(root) == [made]
 
 
-def test_the_newest_step_comes_first_and_numbers_are_not_sorted_as_words(root):
-    for step in (9, 100, 20):
-        make(root, step)
-    assert whole_steps(root) == [100, 20, 9]
-
-
 def test_a_complete_that_was_cut_at_any_byte_makes_no_checkpoint(root):
     made = make(root, 5)
     complete = made.path / "COMPLETE"
@@ -87,18 +74,15 @@ def test_a_complete_that_was_cut_at_any_byte_makes_no_checkpoint(root):
         lambda path: (path / "COMPLETE").write_text("[]"),
         lambda path: (path / "COMPLETE").write_text('{"schema": 2}'),
         lambda path: (path / "COMPLETE").write_text('{"schema": 1, "step": 7, "files": ["replicated.pt"]}'),
+        lambda path: path.rename(path.with_name("step-7.tmp")),  # it is still being written
     ],
 )
-def test_what_is_torn_is_passed_over(root, change):
-    make(root, 3)
+def test_whole_checkpoints_are_listed_by_number_the_newest_first_and_torn_ones_are_passed_over(root, change):
+    for step in (9, 100, 20):
+        make(root, step)
     change(make(root, 7).path)
-    assert whole_steps(root) == [3]
-
-
-def test_what_is_still_being_written_is_passed_over(root):
-    make(root, 3)
-    (store.prepare(root, 7) / "replicated.pt").write_bytes(CONTENT)
-    assert whole_steps(root) == [3]
+    assert whole_steps(root) == [100, 20, 9]
+    assert store.whole(root / "never") == []
 
 
 def test_content_that_has_changed_is_damage_though_the_size_is_right(root):
@@ -160,7 +144,3 @@ def test_a_removal_that_is_cut_short_leaves_a_torn_checkpoint_and_not_a_wrong_on
     store.apply_retention(root, 2, None)
     assert names(root / "step-1") == ["replicated.pt"]
     assert whole_steps(root) == [3, 2]
-
-
-def test_a_directory_that_is_not_there_has_no_checkpoints(root):
-    assert store.whole(root / "never") == []

@@ -57,6 +57,16 @@ def attempt(place, tmp_path, monkeypatch, wait_until):
     return run
 
 
+def uninterrupted(path, monkeypatch):
+    """The directory of a run that is not stopped."""
+    known = {"RUN_DIR": path, "CHECKPOINT_DIR": path / "checkpoints", "REHEARSAL": "[]", "ATTEMPT": "1"}
+    for name, value in known.items():
+        monkeypatch.setenv(f"SERRIED_{name}", str(value))
+    run = RunDirectory(path)
+    run.attempt(1).node(0).mkdir(parents=True)
+    return run
+
+
 def train(*, give=("model", "optimizer", "schedule"), after=lambda: None, steps=5, loader=None):
     def body():
         with st.session(seed=3, directory="somewhere/else", metrics_file="somewhere/else.jsonl") as run:
@@ -122,12 +132,7 @@ def test_data_that_do_not_go_on_are_seen_by_what_the_model_is_given(place, attem
     from_the_start = train(loader=lambda data: torch.utils.data.DataLoader(data, batch_size=2))
     assert (attempt(1, from_the_start), attempt(2, from_the_start)) == (85, 0)
     stopped = judge.read(place)
-    monkeypatch.setenv("SERRIED_RUN_DIR", str(tmp_path / "whole"))
-    monkeypatch.setenv("SERRIED_CHECKPOINT_DIR", str(tmp_path / "whole" / "checkpoints"))
-    monkeypatch.setenv("SERRIED_REHEARSAL", "[]")
-    monkeypatch.setenv("SERRIED_ATTEMPT", "1")
-    whole = RunDirectory(tmp_path / "whole")
-    whole.attempt(1).node(0).mkdir(parents=True)
+    whole = uninterrupted(tmp_path / "whole", monkeypatch)
     (tmp_path / "stop").unlink()
     from_the_start()
     assert judge.first_other_batch(judge.read(whole), stopped) == (4, 0)
@@ -136,10 +141,8 @@ def test_data_that_do_not_go_on_are_seen_by_what_the_model_is_given(place, attem
 class Layers(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.second = (
-            torch.nn.Linear(2, 4),
-            torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(4, 1)),
-        )
+        self.first = torch.nn.Linear(2, 4)
+        self.second = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
 
     def forward(self, x):
         return self.second(self.first(x))
@@ -173,17 +176,14 @@ def train_compiled(way, *, own_loader):
 
 @pytest.mark.usefixtures("place")
 @pytest.mark.filterwarnings("ignore")  # those of torch, while it compiles
-@pytest.mark.parametrize("own_loader", [False, True])
-@pytest.mark.parametrize("way", ["before wrap", "after wrap", "in place", "part", "function"])
+@pytest.mark.parametrize(
+    ("way", "own_loader"),
+    [(way, True) for way in ("before wrap", "after wrap", "in place", "part", "function")] + [("after wrap", False)],
+)
 def test_code_is_compiled_once_and_its_data_are_seen_outside_of_it(tmp_path, monkeypatch, way, own_loader):
-    monkeypatch.setenv("SERRIED_REHEARSAL", "[]")
-    monkeypatch.setenv("SERRIED_ATTEMPT", "1")
     seen = []
     for each in (None, way):
-        monkeypatch.setenv("SERRIED_RUN_DIR", str(tmp_path / str(each)))
-        monkeypatch.setenv("SERRIED_CHECKPOINT_DIR", str(tmp_path / str(each) / "checkpoints"))
-        here = RunDirectory(tmp_path / str(each))
-        here.attempt(1).node(0).mkdir(parents=True)
+        here = uninterrupted(tmp_path / str(each), monkeypatch)
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         train_compiled(each, own_loader=own_loader)

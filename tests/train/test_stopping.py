@@ -59,28 +59,16 @@ class Ranks:
         return self.answers
 
 
-def test_without_a_stop_file_nobody_is_asked_to_stop():
-    assert StopAgreement(StopListener(None), None).reason() is None
-
-
-def test_alone_the_word_in_the_file_is_the_reason(tmp_path):
+def test_alone_the_reason_in_the_file_counts_which_is_read_once_a_second_at_most(tmp_path):
     clock, file = Clock(), tmp_path / "stop"
     stopping = StopAgreement(StopListener(str(file), clock), None, clock)
-    before = stopping.reason()
-    file.write_text("limit")
-    clock.now += 1.1
-    assert (before, stopping.reason(), stopping.agreed) == (None, "limit", "limit")
-
-
-def test_the_file_is_looked_at_once_a_second_at_most(tmp_path):
-    clock, file = Clock(), tmp_path / "stop"
-    listener = StopListener(str(file), clock)
-    heard = [listener.reason()]
+    reasons = [stopping.reason()]
     file.write_text("limit")
     for _ in range(4):
         clock.now += 0.3
-        heard.append(listener.reason())
-    assert heard == [None, None, None, None, "limit"]
+        reasons.append(stopping.reason())
+    assert (reasons, stopping.agreed) == ([None, None, None, None, "limit"], "limit")
+    assert StopAgreement(StopListener(None), None).reason() is None
 
 
 @pytest.mark.parametrize("word", ["failure", "lost", "silence", "", "x\0y"])

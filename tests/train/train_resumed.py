@@ -81,27 +81,11 @@ class Unused(Plain):
         return model
 
 
-class Static(Plain):
-    options: ClassVar = {"static_graph": True}
-
-
-class StaticUnused(Unused):
-    options: ClassVar = {"static_graph": True, "find_unused_parameters": True}
-
-
-class Views(Plain):
-    options: ClassVar = {"gradient_as_bucket_view": True}
-
-
 class Frozen(Plain):
     def make(self):
         model = super().make()
         model.second.requires_grad_(False)
         return model
-
-
-class BatchNorm(Plain):
-    norm = nn.BatchNorm1d
 
 
 class Hooked(Plain):
@@ -184,10 +168,6 @@ class Zero(Plain):
         self.schedule.step()
 
 
-class ZeroViews(Zero):
-    zero_options: ClassVar = {"parameters_as_bucket_view": True}
-
-
 class Sharded(Plain):
     """FSDP2."""
 
@@ -218,8 +198,13 @@ class LargeUnused(Large):
 KINDS = {
     kind.__name__: kind
     for kind in (
-        Plain, OneBucket, Unused, Static, StaticUnused, Views, Frozen, BatchNorm, Hooked, Accumulated, Bare,
-        WrappedLate, Two, Zero, ZeroViews, Sharded, Large, LargeUnused,
+        Plain, OneBucket, Unused, Frozen, Hooked, Accumulated, Bare, WrappedLate, Two, Zero, Sharded, Large,
+        LargeUnused,
+        type("Static", (Plain,), {"options": {"static_graph": True}}),
+        type("StaticUnused", (Unused,), {"options": {"static_graph": True, "find_unused_parameters": True}}),
+        type("Views", (Plain,), {"options": {"gradient_as_bucket_view": True}}),
+        type("BatchNorm", (Plain,), {"norm": nn.BatchNorm1d}),
+        type("ZeroViews", (Zero,), {"zero_options": {"parameters_as_bucket_view": True}}),
     )
 }  # fmt: skip
 
@@ -250,11 +235,8 @@ def parameters(training):
     return [list(model.state_dict().values()) for model in models]
 
 
-def main(folder, stops, kinds):
-    whole, resumed = train(None, kinds, []), train(folder, kinds, stops)
+if __name__ == "__main__":
+    stops, kinds = (json.loads(os.environ[name]) for name in ("STOPS", "KINDS"))
+    whole, resumed = train(None, kinds, []), train(Path(os.environ["FOLDER"]), kinds, stops)
     for kind in kinds:
         print(json.dumps([kind, whole[kind], resumed[kind]]), flush=True)
-
-
-if __name__ == "__main__":
-    main(Path(os.environ["FOLDER"]), json.loads(os.environ["STOPS"]), json.loads(os.environ["KINDS"]))

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterator, List, MutableSequence, Optiona
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, default_convert
 
-from serried.train.data.order import DataWait, LoaderPosition, ReaderLayout, count_steps, key
+from serried.train.data.order import PositionedLoader, ReaderLayout, count_steps, key
 from serried.train.data.sources import Indexed, Shard, fetch
 from serried.train.data.workers import WorkerStart, remember, reseed, signals_blocked
 
@@ -82,7 +82,7 @@ class Collate:
         return last, self.collate(items if self.batched else items[0])
 
 
-class Loader:
+class Loader(PositionedLoader):
     """Batches of this rank, pass after pass. Create it with `run.loader` or `make_loader`.
 
     Its state is the same on every rank: epoch, samples of it that all ranks consumed, seed, global batch size.
@@ -102,17 +102,11 @@ class Loader:
     ) -> None:
         for name in sorted(OURS.keys() & options.keys()):
             raise TypeError(f"this loader does not take `{name}`: {OURS[name]}\nhint: pass your own DataLoader instead")
+        super().__init__(resume=resume)
         self._shard = shard
         self._layout = layout
-        self._resume = resume
         self._is_batched = batched
         self._seed = shard.seed
-        self._position = LoaderPosition()
-        self._data_wait = DataWait()
-        self.on_pass: Callable[[], object] = dict
-        """Called when a pass begins."""
-        self.on_batch: Callable[[Any], object] = id
-        """Called with each batch before the script receives it."""
         self._generator = torch.Generator()
         self._clock: Any = [0, 0, 0]
         """Seed, epoch and position, as the next pass begins."""
@@ -152,32 +146,19 @@ class Loader:
         return self._loader.num_workers
 
     @property
-    def epoch(self) -> int:
-        return self._position.epoch
-
-    @property
     def samples(self) -> int:
         """Items of this epoch that all ranks together have consumed."""
         return self._position.samples
 
     @property
-    def waited_seconds(self) -> float:
-        """How long training has waited for data so far."""
-        return self._data_wait.seconds
-
-    @property
     def read_samples(self) -> Optional[int]:
         """Items that this rank has read for training so far; None for evaluation, and if items are batches already."""
-        return self._data_wait.batches * self.batch_size if self._resume and self._is_batched else None
+        return self._batches * self.batch_size if self._resume and self._is_batched else None
 
     @property
     def steps(self) -> Optional[int]:
         """Steps of this epoch that have been read for training; None for evaluation."""
         return -(-self.samples // self.global_batch) if self._resume else None
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next pass; without it every pass is a new epoch. `run.epochs` calls this."""
-        self._position.set_epoch(epoch)
 
     def __len__(self) -> int:
         """Batches of this rank in a whole epoch, even if the pass resumes in its middle."""
@@ -198,14 +179,12 @@ class Loader:
         with signals_blocked():
             batches = iter(self._loader)
         remember(batches)
-        return self._counted(batches)
 
-    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for samples, batch in self._data_wait.timed(batches):
-            self._position.samples = int(samples)
-            self.on_batch(batch)
-            yield batch
-        self._position.has_ended = True
+        def advance(positioned: Tuple[int, Any]) -> Any:
+            position.samples = int(positioned[0])
+            return positioned[1]
+
+        return self._counted(batches, advance)
 
     def state_dict(self) -> Dict[str, Any]:
         """The position after the last batch that the script received; prefetched batches do not count."""

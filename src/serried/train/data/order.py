@@ -191,22 +191,41 @@ class LoaderPosition:
         self._is_set, self._begun, self._resuming = False, False, True
 
 
-class DataWait:
-    """The time that a loop has waited for its batches, and their number."""
+class PositionedLoader:
+    """What all loaders of a session have: a position, hooks, and how long the training has waited for data."""
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.batches = 0
-        """The number of batches that it got."""
+    def __init__(self, *, resume: bool) -> None:
+        self._resume = resume
+        self._position = LoaderPosition()
+        self._batches = 0
+        """Batches that the script got."""
+        self.waited_seconds = 0.0
+        """How long training has waited for data so far."""
+        self.on_pass: Callable[[], object] = dict
+        """Called when a pass begins."""
+        self.on_batch: Callable[[Any], object] = id
+        """Called with each batch before the script receives it."""
 
-    def timed(self, batches: Iterator[T]) -> Iterator[T]:
+    @property
+    def epoch(self) -> int:
+        return self._position.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next pass; without it every pass is a new epoch. `run.epochs` calls this."""
+        self._position.set_epoch(epoch)
+
+    def _counted(self, batches: Iterator[Any], advance: Callable[[Any], Any]) -> Iterator[Any]:
+        """The batches of a pass; `advance` moves the position by what the loader yields, and returns the batch."""
         while True:
             began = time.perf_counter()
             try:
                 batch = next(batches)
             except StopIteration:
-                return
+                break
             finally:
-                self.seconds += time.perf_counter() - began
-            self.batches += 1
+                self.waited_seconds += time.perf_counter() - began
+            self._batches += 1
+            batch = advance(batch)
+            self.on_batch(batch)
             yield batch
+        self._position.has_ended = True

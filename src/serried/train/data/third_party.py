@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import warnings
 from itertools import islice
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator, Optional
 
-from serried.train.data.order import DataWait, LoaderPosition
+from serried.train.data.order import PositionedLoader
 from serried.train.data.workers import WorkerStart, remember, signals_blocked
 
 
@@ -22,7 +22,7 @@ def is_loader(data: Any) -> bool:
     return keeps_state and not isinstance(data, torch_data.Dataset)
 
 
-class ThirdPartyLoader:
+class ThirdPartyLoader(PositionedLoader):
     """A ready loader whose position is kept in checkpoints. Other attributes are those of the loader.
 
     The script decides how it is split over ranks, so its state is saved per rank and resumes with the same world size
@@ -32,17 +32,11 @@ class ThirdPartyLoader:
     replicated = False
 
     def __init__(self, loader: Any, *, rank: int, world_size: int, resume: bool = True) -> None:
+        super().__init__(resume=resume)  # the samples of its position are batches of this rank
         self.loader = loader
         self._rank = rank
         self._world_size = world_size
-        self._resume = resume
         self._keeps_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
-        self._position = LoaderPosition()  # its samples are batches of this rank
-        self._data_wait = DataWait()
-        self.on_pass: Callable[[], object] = dict
-        """Called when a pass begins."""
-        self.on_batch: Callable[[Any], object] = id
-        """Called with each batch before the script receives it."""
         self._loaded: Optional[Dict[str, Any]] = None
         if getattr(loader, "num_workers", 0) and hasattr(loader, "worker_init_fn"):
             loader.worker_init_fn = WorkerStart(loader.worker_init_fn)
@@ -56,25 +50,14 @@ class ThirdPartyLoader:
         return len(self.loader)
 
     @property
-    def epoch(self) -> int:
-        return self._position.epoch
-
-    @property
-    def waited_seconds(self) -> float:
-        return self._data_wait.seconds
-
-    @property
     def read_samples(self) -> Optional[int]:
         """As of a Loader, if the loader has a batch size."""
         size = getattr(self.loader, "batch_size", None)
-        return self._data_wait.batches * size if self._resume and isinstance(size, int) else None
+        return self._batches * size if self._resume and isinstance(size, int) else None
 
     @property
     def steps(self) -> Optional[int]:
         return self._position.samples if self._resume else None
-
-    def set_epoch(self, epoch: int) -> None:
-        self._position.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
         self.on_pass()
@@ -98,14 +81,12 @@ class ThirdPartyLoader:
         if resumes and not self._keeps_state:
             self._warn_of_lost_order()
             batches = islice(batches, self._position.samples, None)
-        return self._counted(batches)
 
-    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in self._data_wait.timed(batches):
+        def advance(batch: Any) -> Any:
             self._position.samples += 1
-            self.on_batch(batch)
-            yield batch
-        self._position.has_ended = True
+            return batch
+
+        return self._counted(batches, advance)
 
     def _warn_of_lost_order(self) -> None:
         sampler = getattr(self.loader, "sampler", None)
