@@ -150,10 +150,10 @@ COMPAT := .venv-$(COMPAT_PYTHON)-$(COMPAT_TORCH)
 compat: .venv/test $(COMPAT)/done ## pass the training library's tests with the oldest Python and torch
 	@PYTHONPATH=$(CURDIR)/src:tests:tests/train:tests/compat OMP_NUM_THREADS=1 \
 	  PYTHONWARNINGS='default,ignore:Implicitly cleaning up:ResourceWarning' $(COMPAT)/bin/python -m pytest -p plugin --confcutdir=tests/train \
-	  --override-ini filterwarnings= --ignore-glob='*/test_whole.py' --ignore-glob='*/test_launchers.py' --ignore-glob='*/test_brought_along.py' \
-	  --ignore-glob='*/test_rehearsing.py' --ignore-glob='*/test_tracking.py' \
+	  --override-ini filterwarnings= --ignore-glob='*/test_exact_resume.py' --ignore-glob='*/test_launchers.py' --ignore-glob='*/test_bundled_library.py' \
+	  --ignore-glob='*/test_resume_trace.py' --ignore-glob='*/test_tracking.py' \
 	  $(PYTEST_ARGS) tests/train
-	@COMPAT_RANKS=$(COMPAT)/bin/python $(BIN)/python -m pytest tests/train/test_brought_along.py
+	@COMPAT_RANKS=$(COMPAT)/bin/python $(BIN)/python -m pytest tests/train/test_bundled_library.py
 
 $(COMPAT)/done: tests/compat/old_torch.py
 	@$(BIN)/python tests/compat/old_torch.py $(COMPAT_PYTHON) $(COMPAT_TORCH) $(COMPAT) "numpy<2" "pytest<9" pytest-xdist hypothesis

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import train_ranks
-from train_ranks import Ended
 
 from serried.train.checkpoints import store
 
@@ -79,7 +78,7 @@ def run(script, root, steps, world_size=2, **changes):
     return train_ranks.run(script, world_size, ROOT=str(root), STEPS=str(steps), **changes)
 
 
-def told(ended: Ended):
+def told(ended):
     assert ended.status == 0, ended.errors
     return json.loads(ended.output.splitlines()[-1])
 
@@ -99,12 +98,8 @@ def test_every_rank_goes_on_with_its_own_random_numbers_and_state(tmp_path):
     assert second[0]["losses"] != second[1]["losses"]
     assert [rank["own"] for rank in second] == [[0, 0], [1, 0]]
     assert [rank["known"] for rank in second] == [[6, 0], [6, 0]]
-    assert sorted(path.name for path in (tmp_path / "parts" / "step-6").iterdir()) == [
-        "COMPLETE",
-        "rank-0.pt",
-        "rank-1.pt",
-        "replicated.pt",
-    ]
+    names = sorted(path.name for path in (tmp_path / "parts" / "step-6").iterdir())
+    assert names == ["COMPLETE", "rank-0.pt", "rank-1.pt", "replicated.pt"]
 
 
 def test_another_number_of_ranks_goes_on_with_the_model_and_new_random_numbers(tmp_path):
@@ -177,18 +172,12 @@ def test_a_rank_that_is_killed_during_a_save_leaves_no_writer_and_the_checkpoint
 
 
 def test_a_rank_whose_disk_is_full_costs_the_checkpoint_and_rank_0_says_whose(tmp_path):
-    script = REPLICATED.replace(
-        "    first, losses",
-        "    if run.rank == 1:\n"
-        "        import resource\n"
-        "        resource.prlimit(ckpt._saver.writer_pid, resource.RLIMIT_FSIZE, (64, 64))\n"
-        "    first, losses",
+    fill = (
+        "import resource; run.rank == 1 and resource.prlimit(ckpt._saver.writer_pid, resource.RLIMIT_FSIZE, (64, 64))"
     )
-    first, second = run(script, tmp_path, 2)
-    assert re.findall(r"checkpoint of step 2 was NOT saved.*: (.*)", first.errors) == [
-        "rank 1 could not write its part"
-    ]
-    assert re.findall(r"checkpoint of step 2 was NOT saved.*: (.*)", second.errors) == ["File too large"]
+    ended = run(REPLICATED.replace("    first, losses", f"    {fill}\n    first, losses"), tmp_path, 2)
+    problems = [re.findall(r"checkpoint of step 2 was NOT saved.*: (.*)", each.errors) for each in ended]
+    assert problems == [["rank 1 could not write its part"], ["File too large"]]
     assert list(tmp_path.glob("step-*")) == []
 
 
@@ -316,14 +305,8 @@ def test_a_torch_that_cannot_save_sharded_state_says_so(tmp_path):
 def test_a_sharded_checkpoint_has_each_ranks_shards_in_its_complete(saved):
     checkpoint = store.whole(saved(2, "yes")[0])[0]
     assert checkpoint.sharded == ["model", "optimizer", "ema"]
-    assert sorted(checkpoint.files) == [
-        "rank-0.pt",
-        "rank-1.pt",
-        "replicated.pt",
-        "sharded/.metadata",
-        "sharded/__0_0.distcp",
-        "sharded/__1_0.distcp",
-    ]
+    shards = [f"sharded/{name}" for name in (".metadata", "__0_0.distcp", "__1_0.distcp")]
+    assert sorted(checkpoint.files) == ["rank-0.pt", "rank-1.pt", "replicated.pt", *shards]
     assert store.find_damage(checkpoint) is None
     assert {path.stat().st_mode & 0o777 for path in checkpoint.path.rglob("*") if path.is_dir()} == {0o700}
 
@@ -346,19 +329,15 @@ def test_shards_on_the_disks_of_two_nodes_are_gathered_where_they_last(tmp_path,
 def test_a_rank_that_cannot_do_its_part_of_a_sharded_save_does_not_leave_the_others_waiting(tmp_path):
     """Its random numbers, here, cannot be kept at step 1; the shards are everybody's all the same."""
     spoil = "random.getstate = (lambda: (3, [0], object())) if run.rank == 1 and ckpt.steps == 0 else getstate"
-    first, second = run_sharded(tmp_path, 2, 2, before_step=f"getstate = random.Random().getstate; {spoil}")
-    assert [told(rank)["failures"] for rank in (first, second)] == [1, 1]
-    assert re.findall(r"checkpoint of step 1 was NOT saved.*: (.*)", first.errors) == [
-        "rank 1 could not write its part"
-    ]
+    ended = run_sharded(tmp_path, 2, 2, before_step=f"getstate = random.Random().getstate; {spoil}")
+    assert [told(rank)["failures"] for rank in ended] == [1, 1]
+    assert "checkpoint of step 1 was NOT saved; training continues: rank 1 could not write its part" in ended[0].errors
     assert whole_steps(tmp_path) == [2]
 
 
 def test_a_rank_that_fails_does_not_wait_for_parts_that_will_never_come(tmp_path):
-    script = REPLICATED.replace(
-        "        ckpt.step()\n",
-        "        if run.rank == 1 and ckpt.steps == 1:\n            os.kill(os.getpid(), 9)\n        ckpt.step()\n",
-    )
-    first, second = run(script, tmp_path, 4)
+    die = "run.rank == 1 and ckpt.steps == 1 and os.kill(os.getpid(), 9)"
+    step = "        ckpt.step()\n"
+    first, second = run(REPLICATED.replace(step, f"        {die}\n{step}"), tmp_path, 4)
     assert (first.status, second.status) == (1, -9)
     assert not list(tmp_path.glob("step-2"))

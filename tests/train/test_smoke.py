@@ -62,8 +62,7 @@ def test_a_script_that_saves_by_itself_ends_with_success_too(tmp_path):
     assert ended.errors.splitlines()[-1] == (
         "serried: smoke test: 3 steps; the program saved step 3 itself; loading it was not tried"
     )
-    told = json.loads((tmp_path / "smoke.json").read_text())
-    assert told == {"steps": 3, "loaded_step": None, "own_step": 3}
+    assert json.loads((tmp_path / "smoke.json").read_text()) == {"steps": 3, "loaded_step": None, "own_step": 3}
 
 
 class Forgetful:
@@ -76,18 +75,17 @@ class Forgetful:
         raise ValueError(state)
 
 
-def test_a_state_that_does_not_come_back_fails_it(tmp_path):
-    training = Training(tmp_path, odd=Forgetful())
+def test_a_state_that_does_not_come_back_fails_it_and_a_script_that_continues_is_tried_out_once(tmp_path):
+    training = Training(tmp_path / "odd", odd=Forgetful())
     training.context.reason = "smoke"
     with pytest.raises(CheckpointError, match="`odd` does not accept its state"):
         training.step()
-
-
-def test_a_script_that_goes_on_all_the_same_is_tried_out_once(tmp_path):
+    training.checkpoints.close()
     training = Training(tmp_path / "kept")
     training.context.reason = "smoke"
     training.until(3)
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["step-1"]
+    training.checkpoints.close()
 
 
 UNEVEN = """\

@@ -267,33 +267,28 @@ def test_online_without_a_key_logs_offline_and_says_how_to_give_one(ranks, tmp_p
 
 
 PLAIN = """\
+import os
+os.chdir(os.environ["HOME"])
 import serried.train as st
 with st.session() as run:
-    run.tracker.init(sinks=["tensorboard"])
+    run.tracker.init(sinks=["tensorboard", "wandb"], mode="offline")
     run.log(loss=0.5)
+print(run.tracker.directory)
 """
 
 
-def test_a_plain_script_names_its_sinks_itself(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    succeed(train_ranks.run(f"import os; os.chdir({str(tmp_path)!r})\n{PLAIN}", 1))
+def test_a_plain_script_names_its_sinks_itself_and_their_files_are_in_the_folder_which_the_tracker_names(tmp_path):
+    (ended,) = succeed(train_ranks.run(PATIENT + PLAIN, 1, WANDB_SILENT="true", HOME=str(tmp_path)))
+    assert ended.output == f"{tmp_path}/tracking\n"
     assert tracked.events(tmp_path / "tracking" / "tensorboard") == {"loss": [(1, 0.5)]}
+    (path,) = tracked.wandb_files(tmp_path / "tracking")
+    assert tracked.wandb_history(path) == [{"_step": 1, "loss": 0.5}]
 
 
 def test_an_unknown_sink_or_mode_is_refused_with_a_hint():
     for choice, problem in (({"sinks": ["wandbb"]}, "`wandbb` is not a sink"), ({"mode": "on"}, "`on` is not a mode")):
         with st.session() as run, pytest.raises(st.SettingError, match=f"{problem} of the tracker\nhint: use one of "):
             run.tracker.init(**choice)
-
-
-def test_the_files_of_wandb_are_in_the_same_folder_which_the_tracker_names(tmp_path):
-    script = PLAIN.replace('["tensorboard"]', '["wandb"], mode="offline"')
-    script += "print(run.tracker.directory)\n"
-    changes = {"WANDB_SILENT": "true", "HOME": str(tmp_path)}
-    (ended,) = succeed(train_ranks.run(f"import os; os.chdir({str(tmp_path)!r})\n{PATIENT}{script}", 1, **changes))
-    assert ended.output == f"{tmp_path}/tracking\n"
-    (path,) = tracked.wandb_files(tmp_path / "tracking")
-    assert tracked.wandb_history(path) == [{"_step": 1, "loss": 0.5}]
 
 
 CHOOSES = """\
@@ -329,7 +324,6 @@ WANDB = Track(("wandb",), project="digits", mode="offline")
     [
         ('run.tracker.init(project="mine")', {}, "mine"),
         ('run.tracker.init(project="mine")', {"WANDB_PROJECT": "users"}, "users"),
-        ("pass", {}, "digits"),
     ],
 )
 def test_the_script_decides_over_the_agents_variables_and_not_over_the_users(tmp_path, choice, variables, project):
@@ -351,12 +345,6 @@ def test_a_script_makes_each_rank_a_run_of_its_own(tmp_path):
     ]
 
 
-def test_values_that_wait_for_a_write_reach_the_sinks_before_the_script_closes_them(ranks, tmp_path):
-    script = "\n".join((*LOGS.splitlines(), "    run.tracker.finish()", "    run.log(loss=0.0)"))
-    succeed(ranks(script, sinks=("tensorboard",)))
-    assert [step for step, _ in tracked.events(tmp_path / "tracking" / "tensorboard")["loss"]] == [1, 2, 3]
-
-
 LATE = """\
 import serried.train as st
 with st.session() as run:
@@ -365,11 +353,17 @@ with st.session() as run:
     run.tracker.init(project="digits")  # as it is
     run.tracker.init(project="late")
     run.tracker.init(tags=["late"], every_process=True)
+    run.log(loss=0.25)
+    run.tracker.finish()
+    run.log(loss=0.0)
 """
 
 
-def test_settings_after_the_start_of_the_sinks_are_ignored_with_one_warning(ranks):
+def test_late_settings_are_ignored_with_one_warning_and_waiting_values_reach_the_sinks_before_they_close(
+    ranks, tmp_path
+):
     (ended,) = succeed(ranks(LATE, sinks=("tensorboard",)))
     assert [line for line in ended.errors.splitlines() if line.startswith("serried:")] == [
         "serried: the tracker has started, and ignores `project`; hint: call it before the first `run.log`"
     ]
+    assert tracked.events(tmp_path / "tracking" / "tensorboard")["loss"] == [(1, 0.5), (2, 0.25)]
