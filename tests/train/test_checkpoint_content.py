@@ -141,7 +141,7 @@ def test_plain_values_come_back_as_they_were_and_those_of_numpy_as_numbers(root)
     assert back == state
     assert {name: type(value) for name, value in back.items()} == {name: type(value) for name, value in state.items()}
     numpy = pytest.importorskip("numpy", reason="needs numpy: pip install numpy")
-    back = through(root, {"lr": numpy.float64(0.1), "steps": [numpy.int64(3)]})
+    back = through(root.with_name("numpy"), {"lr": numpy.float64(0.1), "steps": [numpy.int64(3)]})
     assert (back, type(back["lr"]), type(back["steps"][0])) == ({"lr": 0.1, "steps": [3]}, float, int)
 
 
