@@ -35,7 +35,7 @@ from torch import nn
 
 from serried.base.files import Journal
 from serried.schema import names
-from serried.train.checkpoints.states import Run, random_state, unwrapped
+from serried.train.checkpoints.states import SessionLike, random_state, unwrapped
 
 WAIT_SECONDS = 180.0
 """How long to wait for the stop request. Shared file systems and queues may be slow."""
@@ -69,7 +69,7 @@ class NoTrace:
 
 
 class TraceRecorder(NoTrace):
-    def __init__(self, run: Run, path: Path, stops: List[int]) -> None:
+    def __init__(self, run: SessionLike, path: Path, stops: List[int]) -> None:
         self._run = run
         self._journal = Journal(path)
         self._counted = stops[run.attempt - 2] if 1 < run.attempt <= len(stops) + 1 else 0
@@ -155,7 +155,7 @@ class TraceRecorder(NoTrace):
         self._journal.append({"event": event, "step": self._steps, **facts})
 
 
-def start_trace(run: Run, metrics_path: Optional[Path]) -> NoTrace:
+def start_trace(run: SessionLike, metrics_path: Optional[Path]) -> NoTrace:
     stops = os.environ.get(names.REHEARSAL)
     if not stops or metrics_path is None:
         return NoTrace()

@@ -13,7 +13,7 @@ from serried.base.files import make_directory
 from serried.schema.reasons import Reason
 from serried.train.checkpoints import cadence, sharded, states, store
 from serried.train.checkpoints.saver import Saver
-from serried.train.checkpoints.states import CheckpointError, Run, Stateful
+from serried.train.checkpoints.states import CheckpointError, SessionLike, Stateful
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Checkpoints:
 
     def __init__(
         self,
-        run: Run,
+        run: SessionLike,
         /,
         *,
         every: cadence.Every = "auto",

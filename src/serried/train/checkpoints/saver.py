@@ -20,7 +20,7 @@ from serried.schema import names
 from serried.schema.checkpoints import SCHEMA
 from serried.train.checkpoints import sharded, shared_memory, states, store, writer
 from serried.train.checkpoints.shared_memory import SharedMemory, Stage
-from serried.train.checkpoints.states import CheckpointError, Run
+from serried.train.checkpoints.states import CheckpointError, SessionLike
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Saver:
 
     def __init__(
         self,
-        run: Run,
+        run: SessionLike,
         root: Path,
         objects: Mapping[str, Any],
         *,

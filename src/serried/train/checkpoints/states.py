@@ -37,7 +37,7 @@ class Stateful(Protocol):
     def load_state_dict(self, state: Dict[str, Any]) -> Any: ...
 
 
-class Run(Protocol):
+class SessionLike(Protocol):
     """What checkpoints and the trace of a resume check need of a session."""
 
     rank: int
@@ -133,7 +133,7 @@ def is_replicated(obj: Any, otherwise: bool) -> bool:
     return bool(getattr(obj, "replicated", otherwise))
 
 
-def collect(run: Run, objects: Mapping[str, Any], spread: Sequence[str], epochs: int) -> Dict[str, Any]:
+def collect(run: SessionLike, objects: Mapping[str, Any], spread: Sequence[str], epochs: int) -> Dict[str, Any]:
     """The states for a checkpoint, by file: this rank's own, and on rank 0 those that are the same on all ranks.
 
     `spread`: names of sharded objects, which torch saves.
@@ -191,7 +191,7 @@ def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
 # Resuming: all ranks agree on a checkpoint, and restore its states.
 
 
-def find(run: Run, root: Path) -> Optional[store.Checkpoint]:
+def find(run: SessionLike, root: Path) -> Optional[store.Checkpoint]:
     """The newest complete checkpoint whose content matches its checksums. Collective.
 
     Rank 0 lists them and removes partial ones; the ranks share the reading of the files. If `root` has none,
@@ -224,7 +224,7 @@ def _list(root: Path) -> List[store.Checkpoint]:
 
 
 def _first_undamaged(
-    run: Run, checkpoints: List[store.Checkpoint], *, set_aside: bool = False
+    run: SessionLike, checkpoints: List[store.Checkpoint], *, set_aside: bool = False
 ) -> Optional[store.Checkpoint]:
     """The first of rank 0's `checkpoints` without damage.
 
@@ -248,7 +248,7 @@ def _first_undamaged(
 
 
 def restore(
-    checkpoint: store.Checkpoint, run: Run, objects: Mapping[str, Any], spread: Sequence[str], group: Any
+    checkpoint: store.Checkpoint, run: SessionLike, objects: Mapping[str, Any], spread: Sequence[str], group: Any
 ) -> Tuple[Dict[str, Any], Dict[int, Dict[str, Any]]]:
     """Restore every object. Returns the state of `Checkpoints` itself, and the loaders' states by number. Collective.
 
@@ -286,11 +286,13 @@ def restore(
     return own["checkpoints"], {**own["loaders"], **rank.get("loaders", {})}
 
 
-def _other_world(checkpoint: store.Checkpoint, run: Run) -> str:
+def _other_world(checkpoint: store.Checkpoint, run: SessionLike) -> str:
     return f"checkpoint {checkpoint.path} was saved with {checkpoint.world_size} ranks, now {run.world_size}"
 
 
-def _warn_of_mismatch(checkpoint: store.Checkpoint, run: Run, saved: Set[str], objects: Mapping[str, Any]) -> None:
+def _warn_of_mismatch(
+    checkpoint: store.Checkpoint, run: SessionLike, saved: Set[str], objects: Mapping[str, Any]
+) -> None:
     if not run.is_main:
         return
     is_same_world = checkpoint.world_size == run.world_size
@@ -318,7 +320,7 @@ def _joined(checkpoint: store.Checkpoint, objects: Mapping[str, Any], is_same_wo
     return joined
 
 
-def _reseed(checkpoint: store.Checkpoint, run: Run) -> None:
+def _reseed(checkpoint: store.Checkpoint, run: SessionLike) -> None:
     """Seed the generators, because states per rank do not fit another world size. Warn about the consequences.
 
     The seed has the step in it, so that a rank does not repeat the numbers of step 0.
