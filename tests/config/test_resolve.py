@@ -32,21 +32,20 @@ def test_what_a_rank_finds_in_its_environment_is_no_setting(folder: Path, monkey
     assert resolve(folder, command=BARE).experiment.data.planned == Data()
 
 
-def test_several_experiments_need_a_name(folder: Path):
-    text = "[experiments.a]\ncommand='a'\n[experiments.b]\ncommand='b'"
-    assert refusal(folder, text) == ("which experiment?", "name one of `a`, `b`")
-
-
-def test_an_unknown_experiment_is_compared_with_the_known_ones(folder: Path):
-    text = "[experiments.digits]\ncommand='a'"
-    assert refusal(folder, text, name="digit") == ("unknown experiment `digit`", "did you mean `digits`?")
-
-
-def test_a_script_in_the_place_of_an_experiment_is_shown_how_to_run(folder: Path):
-    assert refusal(folder, "", name="train.py") == (
-        "unknown experiment `train.py`",
-        "a command goes after `--`: `-- python train.py`",
-    )
+@pytest.mark.parametrize(
+    ("text", "name", "expected"),
+    [
+        (
+            "[experiments.a]\ncommand='a'\n[experiments.b]\ncommand='b'",
+            None,
+            ("which experiment?", "name one of `a`, `b`"),
+        ),
+        ("[experiments.digits]\ncommand='a'", "digit", ("unknown experiment `digit`", "did you mean `digits`?")),
+        ("", "train.py", ("unknown experiment `train.py`", "a command goes after `--`: `-- python train.py`")),
+    ],
+)
+def test_an_experiment_needs_its_name(folder: Path, text: str, name: str | None, expected: tuple[str, str]):
+    assert refusal(folder, text, name=name) == expected
 
 
 SCRIPT = "#!/bin/bash\n#SBATCH --time=1\n"

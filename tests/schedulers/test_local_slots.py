@@ -20,37 +20,14 @@ def claim(job, need=1, *, since=0.0, pool="gpu", holder=ME, task=None):
     return SlotClaim(job, task, pool, need, since, (holder,))
 
 
-def test_slots_are_given_in_the_machine_s_order():
+def test_slots_are_given_in_order_and_nobody_overtakes_a_bigger_job_that_came_first():
     table = SlotTable()
-    assert [table.request(claim(1, 2), FOUR), table.request(claim(2), FOUR)] == [("0", "1"), ("2",)]
-
-
-def test_who_asks_for_more_than_is_free_waits():
-    table = SlotTable()
-    table.request(claim(1, 3), FOUR)
-    assert table.request(claim(2, 2), FOUR) == 0
-
-
-def test_nobody_overtakes_a_bigger_job_that_came_first():
-    table = SlotTable()
-    table.request(claim(1, 3), FOUR)
-    table.request(claim(2, 2, since=1), FOUR)
+    assert table.request(claim(1, 3), FOUR) == ("0", "1", "2")
+    assert table.request(claim(2, 2, since=1), FOUR) == 0  # it is next, and too few are free
     assert table.request(claim(3, 1, since=2), FOUR) == 1
-
-
-def test_jobs_for_cpus_do_not_wait_for_jobs_for_gpus():
-    table = SlotTable()
-    table.request(claim(1, 4), FOUR)
-    table.request(claim(2, 4), FOUR)
-    assert table.request(claim(3, 1, pool="cpu", since=2), FOUR) == ("0",)
-
-
-def test_the_queue_goes_on_when_a_job_ends():
-    table = SlotTable()
-    table.request(claim(1, 4), FOUR)
-    table.request(claim(2, 4, since=1), FOUR)
+    assert table.request(claim(4, 1, pool="cpu", since=3), FOUR) == ("0",)
     table.release((1, None))
-    assert table.request(claim(2, 4, since=1), FOUR) == FOUR
+    assert table.request(claim(2, 2, since=1), FOUR) == ("0", "1")
 
 
 def test_the_dead_neither_hold_nor_wait():
@@ -69,22 +46,12 @@ def test_slots_are_held_while_job_sh_lives_although_its_supervisor_died():
     assert table.free("gpu", FOUR) == ["2", "3"]
 
 
-def test_seizing_prefers_what_is_idle_then_what_was_preferred():
+def test_seizing_prefers_idle_slots_and_shares_where_too_few_are_free():
     table = SlotTable()
     table.request(claim(1, 2), FOUR)
-    assert table.seize(claim(2, 2), ("0", "3", "2", "1")) == ("3", "2")
-
-
-def test_seizing_shares_where_too_little_is_free():
-    table = SlotTable()
-    table.request(claim(1, 3), FOUR)
-    assert table.seize(claim(2, 2), FOUR) == ("3", "0")
-
-
-def test_what_was_seized_is_not_given_away():
-    table = SlotTable()
-    table.seize(claim(1, 2), FOUR)
-    assert table.request(claim(2, 2), FOUR) == ("2", "3")
+    assert table.seize(claim(2, 1), ("0", "3", "2", "1")) == ("3",)
+    assert table.seize(claim(3, 2), FOUR) == ("2", "0")
+    assert table.request(claim(4, 1), FOUR) == 0  # what was seized is not given away
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=30))

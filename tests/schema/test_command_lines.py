@@ -38,18 +38,26 @@ def test_a_word_stands_for_all_parameters(word: str, words: list[str]):
     assert in_command("train", word) == ["train", *words]
 
 
-def test_json_is_one_word():
-    assert in_command("{args_json}", lr=0.5, flag=True) == ['{"lr": 0.5, "flag": true}']
-
-
-def test_a_parameter_with_a_place_of_its_own_is_not_repeated():
-    assert in_command("--rate={config.lr}", "{args}", lr=1, wd=2) == ["--rate={config.lr}", "--wd=2"]
+@for_each(
+    ("command", "parameters", "expected"),
+    [
+        (["{args_json}"], {"lr": 0.5, "flag": True}, ['{"lr": 0.5, "flag": true}']),
+        # A parameter with a place of its own is not repeated; a literal setting is no place.
+        (["--rate={config.lr}", "{args}"], {"lr": 1, "wd": 2}, ["--rate={config.lr}", "--wd=2"]),
+        (["{{config.lr}}", "{args}"], {"lr": 1}, ["{{config.lr}}", "--lr=1"]),
+        # Not in the form for Hydra, which cannot read such a table.
+        (["{args_json}"], {"sizes": {"a b": 1}}, ['{"sizes": {"a b": 1}}']),
+        # A part of a word gets all parameters without quotes.
+        (["x={args_no_hyphens}"], {"p": "a b", "q": 1}, ["x=p=a b q=1"]),
+    ],
+)
+def test_parameters_go_to_their_places(command, parameters, expected):
+    assert in_command(*command, **parameters) == expected
 
 
 def test_a_shell_reads_each_argument_as_one_word():
-    assert in_command("python x.py {args} | tee log", is_shell=True, name="a b") == [
-        "python x.py '--name=a b' | tee log"
-    ]
+    line = in_command("python x.py {args} | tee log", is_shell=True, name="a b")
+    assert line == ["python x.py '--name=a b' | tee log"]
 
 
 @for_each(
@@ -61,18 +69,6 @@ def test_placeholders_in_values_stay_text(value: str):
     assert in_command("{args}", "x={args}", a=value, is_template=False) == [f"--a={value}", f"x=--a={value}"]
     (line,) = in_command("run {args}", is_shell=True, a=value)
     assert shlex.split(fill_shell(line, {"seed": "7", "resume": "", "task": "1"})) == ["run", f"--a={value}"]
-
-
-def test_a_table_that_hydra_cannot_read_goes_elsewhere():
-    assert in_command("{args_json}", sizes={"a b": 1}) == ['{"sizes": {"a b": 1}}']
-
-
-def test_a_part_of_a_word_gets_all_parameters_without_quotes():
-    assert in_command("x={args_no_hyphens}", p="a b", q=1) == ["x=p=a b q=1"]
-
-
-def test_a_literal_setting_is_no_place():
-    assert in_command("{{config.lr}}", "{args}", lr=1) == ["{{config.lr}}", "--lr=1"]
 
 
 def test_a_command_says_where_its_parameters_go():

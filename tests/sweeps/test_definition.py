@@ -23,6 +23,7 @@ def of_file(tmp_path, text):
 def test_a_grid_tries_all_combinations_and_the_last_parameter_changes_first():
     found = trials(parameters={"lr": {"values": [0.1, 0.01]}, "opt": {"values": ["adam", "sgd"]}})
     expected = [(0.1, "adam"), (0.1, "sgd"), (0.01, "adam"), (0.01, "sgd")]
+    assert len(trials(parameters={"lr": {"values": [1, 2, 3]}}, run_cap=2)) == 2
     assert [(trial["lr"], trial["opt"]) for trial in found] == expected
 
 
@@ -36,15 +37,10 @@ def test_nested_parameters_have_dotted_names():
     assert trials(parameters=nested) == [{"optimizer.lr": 1, "optimizer.decay.rate": 2}]
 
 
-def test_random_draws_are_the_same_for_the_same_seed():
-    described = {"method": "random", "run_cap": 5, "parameters": {"lr": {"min": 0.0, "max": 1.0}}}
-    assert trials(**described) == trials(**described)
-    assert trials(**described) != trials(**described, seed=1)
-
-
-def test_more_draws_begin_with_the_same_trials():
+def test_random_draws_are_the_same_for_the_same_seed_and_more_begin_with_the_same():
     described = {"method": "random", "parameters": {"lr": {"min": 0.0, "max": 1.0}}}
     assert trials(**described, run_cap=9)[:4] == trials(**described, run_cap=4)
+    assert trials(**described, run_cap=4) != trials(**described, run_cap=4, seed=1)
 
 
 def test_draws_beside_a_grid_are_the_same_at_each_of_its_points():
@@ -53,10 +49,6 @@ def test_draws_beside_a_grid_are_the_same_at_each_of_its_points():
     assert sweep.size == len(found) == 6
     assert [trial["wd"] for trial in found[::2]] == [trial["wd"] for trial in found[1::2]]
     assert len({trial["wd"] for trial in found}) == 3
-
-
-def test_a_run_cap_ends_a_grid():
-    assert len(trials(parameters={"lr": {"values": [1, 2, 3]}}, run_cap=2)) == 2
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(1, 3))
@@ -74,21 +66,13 @@ def test_a_billion_trials_are_refused_without_being_listed():
 
 
 @for_each(
-    ("sweep", "message"),
-    [
-        (
-            SweepDefinition({"lr": read_range("0.0..1.0")}),
-            "`lr` is drawn .uniform 0..1., so the sweep needs a number of draws",
-        ),
-        (
-            SweepDefinition({"lr": read_values("1,2")}, method="random"),
-            "`lr` is drawn .2 values., so the sweep needs a number of draws",
-        ),
-    ],
+    ("values", "method", "shown"),
+    [(read_range("0.0..1.0"), "grid", "uniform 0..1"), (read_values("1,2"), "random", "2 values")],
 )
-def test_a_sweep_without_an_end_is_refused(sweep, message):
-    with pytest.raises(UsageError, match=message):
-        sweep.check()
+def test_a_sweep_without_an_end_is_refused(values, method, shown):
+    with pytest.raises(UsageError) as refused:
+        SweepDefinition({"lr": values}, method=method).check()
+    assert refused.value.message == f"`lr` is drawn ({shown}), so the sweep needs a number of draws"
 
 
 W_AND_B = """\
@@ -117,10 +101,6 @@ def test_a_file_of_w_and_b_is_read_as_it_is(tmp_path):
     assert sweep.command == ("python3", "train.py", "--who={env.WHO}/{env.OTHER}", "{args_no_hyphens}")
     assert sweep.metric == Metric("val/acc", "maximize")
     assert [set(trial) for trial in sweep.trials()] == [{"lr", "batch", "optimizer.momentum"}] * 3
-
-
-def test_keys_of_the_service_have_a_note(tmp_path):
-    sweep = of_file(tmp_path, W_AND_B)
     assert [note for note in sweep.notes if "controller" in note]
 
 
