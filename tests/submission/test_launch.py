@@ -151,6 +151,7 @@ def test_a_shell_that_may_start_no_launcher_is_accepted(planned, text):
         ("python3 -m torch.distributed.launch train.py -x", "python3 train.py --local-rank={local_rank} -x"),
         ("python3 -m torch.distributed.launch -m train -x", "python3 -m train --local-rank={local_rank} -x"),
         ("python train.py torchrun", "python train.py torchrun"),
+        ("python -m", "python -m"),
     ],
 )
 def test_a_torchrun_that_was_typed_is_the_launcher_and_not_what_a_rank_runs(planned, command, rank):

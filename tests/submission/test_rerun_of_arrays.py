@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 import pytest
@@ -14,8 +15,9 @@ from serried.records.index import Selection
 from serried.schedulers.interface import Job
 from serried.schema.plan import Array, Resume
 from serried.schema.reasons import Reason
-from serried.submission.again import prepare_again
+from serried.submission.again import MoreTrials, prepare_again
 from serried.submission.deliver import deliver
+from serried.sweeps.definition import Parameter, SweepDefinition
 
 
 def end(record, states):
@@ -54,6 +56,16 @@ def array(ask, project):
     record = deliver(ask(command=None, each=project / "commands.txt", parallel=2))
     states = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "COMPLETED")
     return end(record, dict(enumerate(states)))
+
+
+def test_further_trials_of_a_sweep_are_those_that_its_record_does_not_have(ask):
+    drawn = SweepDefinition({"lr": Parameter("uniform", numbers={"min": 0.1, "max": 0.9})}, method="random", run_cap=2)
+    record = deliver(dataclasses.replace(ask(sweep=drawn), trials=({"lr": 0.1}, {"lr": 0.2})))
+
+    prepared = again(record, added=MoreTrials(record.plan.sweep, {2: {"lr": 0.3}}))
+
+    assert (prepared.plan.array.indices, prepared.trials, prepared.each) == ((2,), ({"lr": 0.3},), ())
+    assert again(record, tasks=[1]).trials == ({"lr": 0.2},)
 
 
 def test_without_a_choice_the_states_are_counted_and_nothing_is_prepared(array):

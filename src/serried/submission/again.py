@@ -87,8 +87,7 @@ def prepare_again(
         array, notes = _array(selection, old.array, failed=failed)
     else:
         array = old.array and old.array._replace(indices=tuple(added.trials if added else tasks or ()))
-    trials, each = _parameters_and_commands(record, array)
-    trials = tuple(added.trials.values()) if added else trials
+    trials, each = (tuple(added.trials.values()), ()) if added else _parameters_and_commands(record, array)
     origin = old.resume
     if origin and old.array and array and len(origin.checkpoints) > 1:
         paths = dict(zip(old.array.indices, origin.checkpoints, strict=True))
@@ -113,11 +112,11 @@ def prepare_again(
         after=tuple(after._replace(job=None) for after in old.after),
     )
     warnings = [*beginning.warnings]
-    end = record.end if selection.task is None else None
-    has_completed = (end or read_exit(selection.place.exit) or {}).get("state") == COMPLETED
-    if beginning.resume is not None and not fresh and has_completed:
-        is_complete = f"run `{selection}` has completed, so little may be left to train"
-        warnings.append(f"{is_complete}; `--fresh` begins from its start")
+    if beginning.resume is not None and not fresh:
+        end = record.end if selection.task is None else None
+        if (end or read_exit(selection.place.exit) or {}).get("state") == COMPLETED:
+            is_complete = f"run `{selection}` has completed, so little may be left to train"
+            warnings.append(f"{is_complete}; `--fresh` begins from its start")
     warnings += _repeated(selection, array.indices) if array is not None and (failed or tasks) else ()
     warnings += cautions
     calls = b""  # the pickled function of the run, with the arguments of all its tasks

@@ -643,10 +643,10 @@ def _without_torchrun(command: Sequence[str]) -> tuple[str, ...]:
     """`python train.py` of `torchrun train.py`. Raises UsageError for options of torchrun that Serried sets."""
     from serried.schema.launchers import MODULES, TORCHRUN_OPTIONS, NoLaunchError, NotUnderstoodError, parse_options
 
-    program = PurePosixPath(command[0])
+    program, module = PurePosixPath(command[0]), command[2] if len(command) > 2 and command[1] == "-m" else ""
     if program.name == "torchrun":
         python, words = str(program.parent / "python") if "/" in command[0] else "python", command[1:]
-    elif program.name.startswith("python") and command[1:2] == ("-m",) and MODULES.get(command[2]) == "torchrun":
+    elif program.name.startswith("python") and MODULES.get(module) == "torchrun":
         python, words = command[0], command[3:]
     else:
         return tuple(command)
