@@ -71,7 +71,8 @@ class HelperProcess:
                     return
 
     def kill(self) -> None:
-        system.send_signal(self.pid, signal.SIGKILL)
+        if self.pid in system.HELPER_PIDS:  # once it is reaped, its pid may be that of another process
+            system.send_signal(self.pid, signal.SIGKILL)
 
     def _watch(self) -> None:
         if self._socket.fileno() >= 0:

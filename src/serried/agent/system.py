@@ -26,7 +26,7 @@ _OPEN_FILES_BEFORE: List[Tuple[int, int]] = []
 """The soft and the hard limit of open files before `allow_open_files` raised the soft one."""
 
 HELPER_PIDS: Set[int] = set()
-"""Processes that an agent started beside its ranks and ends itself; `orphans` leaves them alone."""
+"""Processes beside the ranks, not yet reaped. The agent ends them itself; `orphans` leaves them alone."""
 
 
 def log(text: str) -> None:
@@ -220,6 +220,7 @@ def reap() -> List[Tuple[int, int]]:
     with contextlib.suppress(ChildProcessError):
         while (child := os.waitpid(-1, os.WNOHANG)) != (0, 0):
             ended.append(child)
+    HELPER_PIDS.difference_update(pid for pid, _ in ended)
     return ended
 
 
