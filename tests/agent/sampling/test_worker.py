@@ -68,6 +68,22 @@ def test_the_only_rank_of_a_node_with_metrics_stands_for_all(sampler, samples):
     assert found == [(80.0, 0.25)]
 
 
+def test_what_a_rank_reported_last_stays_when_another_launch_starts_a_rank_of_its_number(sampler, samples):
+    """Of a job script. Of two such ranks the newer one is measured."""
+    logs = [samples.with_name(f"{launch}.log") for launch in (1, 2)]
+    logs[0].write_text("ready")
+    first, second = ({"rank": 0, "pid": NO_PROCESS, "log": str(log)} for log in logs)
+    sampler.set_ranks([first])
+    sampler.sample(0.0)
+    metrics = samples.with_name("metrics-0.jsonl")
+    metrics.write_text(json.dumps({"t": time.time(), "step": 5}) + "\n")
+    sampler.set_ranks([first, second])
+    metrics.unlink()
+    sampler.finish(5.0)
+    (period,) = read_journal(samples)[1:]
+    assert period["ranks"]["0"]["step"] == 5
+
+
 def test_a_line_has_ranges_last_values_and_every_event():
     period = OpenPeriod(100.0)
     assert period.line(130.0, 1000.0) is None

@@ -530,7 +530,8 @@ class Sampler:
         """`ranks` run now on this node: `rank`, `pid` and `log` of each."""
         self._processes.set_ranks({entry["pid"]: entry["rank"] for entry in ranks})
         before, self._progress = self._progress, {}
-        for rank, log in ((entry["rank"], Path(entry["log"])) for entry in ranks):
+        logs = {entry["rank"]: Path(entry["log"]) for entry in ranks}  # launches of a job script may share numbers
+        for rank, log in logs.items():
             if rank in before and before[rank].log_file == log:
                 self._progress[rank] = before.pop(rank)
                 continue
