@@ -162,8 +162,8 @@ class FromLaunched:
     """`event` of the programs that a launcher starts, to the agent of their node: a rank, or an `ssh`."""
 
     RANK_WAITS = "rank-waits"  # environ: a rank waits for its command; its environment has the launcher's variables.
-    # launch, argv, directory, environ: a rank of a launch in a job script waits for its log and variables. `environ`
-    # has only the variables that identify the rank.
+    # launch, is_detached, environ: a rank of a launch in a job script waits for its log and variables. `is_detached`:
+    # the scheduler started it, without the environment of the script. `environ` has only variables that identify it.
     PROGRAM_WAITS = "program-waits"
     # The command may run from now on, even if this program is killed before it can report the pid.
     RANK_STARTING = "rank-starting"
@@ -176,8 +176,8 @@ class FromLaunched:
 class ToLaunched:
     """`do` of an agent's messages to the programs that a launcher starts."""
 
-    # argv, environment, directory, log, mode, cpus: the command of a rank. After PROGRAM_WAITS only environment, log
-    # and mode. There `environment` has changes alone; None unsets a variable.
+    # argv, environment, directory, log, mode, cpus: the command of a rank. After PROGRAM_WAITS only environment, log,
+    # mode and detached. There `environment` has additions alone; `detached` is what a detached rank would inherit.
     RUN = "run"
     REFUSE = "refuse"  # because: the rank is not in the plan, or the host is not a node of the attempt.
     LEAVE = "leave"  # The launcher may see the end of this rank.

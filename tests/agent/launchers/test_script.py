@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import pytest
 from building import A_SCRIPT, a_plan
 from serried.agent.attempt import Attempt
 from serried.agent.launchers import local_socket, script
+from serried.agent.launchers.node_side import RankConnection
 from serried.agent.launchers.script import ScriptNode
 from serried.agent.ranks import command
 from serried.schema import names, tracking
@@ -112,3 +114,36 @@ def test_a_rank_that_the_scheduler_starts_gets_the_variables_of_the_script(answe
 def test_a_rank_that_the_script_starts_inherits_them(answer):
     _, ask = answer
     assert ask(is_detached=False)["detached"] is None
+
+
+@pytest.mark.parametrize("is_stopping", [False, True])
+def test_a_rank_that_is_killed_before_it_reports_its_start_has_failed_unless_all_are_ended(
+    tmp_path, monkeypatch, is_stopping
+):
+    plan = a_plan(script=A_SCRIPT, root=tmp_path)
+    work = Attempt(RunDirectory(tmp_path / "k3f9q2"), plan, None, 1)
+    work.files.path.mkdir(parents=True)
+    sent, logged = [], []
+    agent = SimpleNamespace(
+        loop=SimpleNamespace(forget=lambda _: None),
+        log_event=lambda event, **facts: logged.append((event, facts.get("signal"), facts.get("ended_by_us"))),
+        send=lambda event, **_: sent.append(event),
+        reap=lambda: None,
+    )
+    monkeypatch.setattr(local_socket, "listen", lambda _: [])
+    node = ScriptNode(work, 0, {**PLACE, "stop_file": str(tmp_path / "stop")}, agent, rank_socket="@x")
+    ours, theirs = map(local_socket.LocalSocket, socket.socketpair())
+    connection = RankConnection(ours)
+    node._connections.append(connection)
+    waits = {"event": "program-waits", "environ": {}, "launch": "1", "is_detached": False}
+    for message in (waits, {"event": "rank-starting"}):
+        theirs.send(message)
+        node._receive(connection)
+    if is_stopping:
+        node.terminate()
+    theirs.close()
+    node._receive(connection)
+
+    assert logged == [("launched-rank-ended", 9, is_stopping)]
+    assert sent == ([] if is_stopping else ["launched-rank-failed"])
+    assert node._connections == []

@@ -59,7 +59,6 @@ class RankConnection:
         self.socket = line
         self.rank: Optional[Rank] = None
         """None for an `ssh`, and until the rank has identified itself."""
-        self.incarnation = 0
         self.is_starting = False
         """Its program may run, though its pid is not yet known."""
         self.has_ended = False

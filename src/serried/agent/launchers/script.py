@@ -344,8 +344,9 @@ class ScriptNode(ConnectedRanks):
         self._agent.log_event(JournalEvent.LAUNCHED_RANK_STARTED, **facts)
 
     def _on_ended(self, connection: RankConnection, rank: Rank, exit_: Exit, message: Message) -> None:  # noqa: ARG002
+        was_starting = self._is_stopping and not rank.pid  # so `terminate` did not know its process
         exit_ = exit_._replace(
-            ended_by_us=exit_.ended_by_us or bool(message["signal"]),
+            ended_by_us=exit_.ended_by_us or was_starting or bool(message["signal"]),
             launch=rank.launch,
             within=rank.within,
             restarts=rank.restarts,
