@@ -200,7 +200,8 @@ class TreeWriter:
                 os.symlink(entry.target, path)
                 with contextlib.suppress(OSError, NotImplementedError):  # not possible everywhere, and rarely read
                     os.utime(path, ns=(entry.time, entry.time), follow_symlinks=False)
-        for number, entry in reversed(list(enumerate(self._entries))):  # a folder after its contents
+        for number in reversed(range(len(self._entries))):  # a folder after its contents
+            entry = self._entries[number]
             if entry.kind == FOLDER:
                 path = self.extents.path(number)
                 os.chmod(path, entry.mode)

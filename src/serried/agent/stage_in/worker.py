@@ -185,11 +185,13 @@ def _batches(extents: Iterator[Extent]) -> Iterator[List[Extent]]:
         for offset in range(extent.offset, end, PART):
             yield [Extent(extent.number, offset, min(PART, end - offset))]
     batch: List[Extent] = []
+    size = 0
     for extent in small:
         batch.append(extent)
-        if len(batch) == BATCH_FILES or sum(extent.length for extent in batch) >= BATCH_BYTES:
+        size += extent.length
+        if len(batch) == BATCH_FILES or size >= BATCH_BYTES:
             yield batch
-            batch = []
+            batch, size = [], 0
     if batch:
         yield batch
 
