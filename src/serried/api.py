@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
 import os
 import pickle
@@ -235,7 +234,7 @@ def submit(
     plan = calls.settle(decided.plan) if calls else decided.plan
     payload = calls.pickled(Path(plan.source.directory)) if calls else b""
     prepared = prepare(plan, decided.resolved, os.environ, decided.each, decided.jobs)
-    return submit_prepared(dataclasses.replace(prepared, calls=payload))
+    return submit_prepared(prepared._replace(calls=payload))
 
 
 def map(function: Callable[..., Any], *iterables: Iterable[Any], **options: Any) -> Run:  # noqa: A001 - as Python's own

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from serried.cli import run_view
@@ -63,7 +61,7 @@ def test_a_cluster_of_another_name_is_not_asked_for_a_job(make, slurm, monkeypat
     """Jobs that it has forgotten would seem lost, as it never had them."""
     run = make()
     (submission,) = run.record.submissions
-    run.record.write_submission(dataclasses.replace(submission, site="fir"))
+    run.record.write_submission(submission._replace(site="fir"))
     monkeypatch.setattr(standing, "_site_here", lambda _scheduler: "narval")
 
     found = the(slurm, run)
@@ -80,7 +78,7 @@ def test_a_run_in_the_foreground_of_another_machine_is_what_it_was_when_it_began
     """As `serried run` on a node of a job, seen from the login node: this machine's queue never had it."""
     run = make().journal({"t": 1.0, "event": "claimed"})
     (submission,) = run.record.submissions
-    run.record.write_submission(dataclasses.replace(submission, site="n17"))
+    run.record.write_submission(submission._replace(site="n17"))
     monkeypatch.setattr(standing, "_site_here", lambda _scheduler: "login1")
 
     found = the(slurm, run)

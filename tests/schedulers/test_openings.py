@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from serried.schedulers.occupancy import JobShape, NodeUse, Occupancy, Opening, PartitionUse, QueuedJob
@@ -45,21 +44,21 @@ def test_a_job_fits_if_each_of_its_nodes_is_free(shape: JobShape, where: list[st
 
 
 def test_a_job_fits_only_where_its_time_is_allowed_and_jobs_start():
-    here = replace(FREE, nodes=(node("n1", 4, ("short", "closed")),), partitions=(SHORT, PartitionUse("closed", False)))
+    here = FREE._replace(nodes=(node("n1", 4, ("short", "closed")),), partitions=(SHORT, PartitionUse("closed", False)))
     assert here.fits_now(JobShape(1, 4, seconds=3600, partitions=("short", "closed"))) == ["short"]
     assert here.fits_now(JobShape(1, 4, seconds=3601, partitions=("short", "closed"))) == []
 
 
 def test_gpus_without_a_type_may_be_of_the_type_that_a_job_names():
     untyped = node("n1", 4, gpus={"": 4}, free_gpus={"": 4})
-    assert replace(FREE, nodes=(untyped,)).fits_now(JobShape(1, 4, "a100")) == ["gpu"]
+    assert FREE._replace(nodes=(untyped,)).fits_now(JobShape(1, 4, "a100")) == ["gpu"]
 
 
 def test_the_jobs_ahead_wait_for_the_same_partition_and_come_first():
     other = JOB._replace(partitions=("cpu",))
     held = JOB._replace(id="4", waits_for_resources=False)
     jobs = (JOB._replace(id="1"), other, held, JOB, JOB._replace(id="9"))
-    assert [job.id for job in replace(FREE, jobs=jobs).ahead_of(JOB)] == ["1"]
+    assert [job.id for job in FREE._replace(jobs=jobs).ahead_of(JOB)] == ["1"]
 
 
 def sooner(shape: JobShape, occupancy: Occupancy = FREE, *ahead: QueuedJob) -> list[Opening]:
@@ -68,22 +67,22 @@ def sooner(shape: JobShape, occupancy: Occupancy = FREE, *ahead: QueuedJob) -> l
 
 def test_fewer_nodes_or_fewer_gpus_on_one_node_start_sooner():
     two = JobShape(2, 3, cpus=3, partitions=("gpu",))
-    assert sooner(two) == [Opening("smaller", replace(two, nodes=1))]
+    assert sooner(two) == [Opening("smaller", two._replace(nodes=1))]
     large = JobShape(2, 4, cpus=8, memory_mb=8192)
     shrunk = JobShape(1, 3, cpus=6, memory_mb=6144, partitions=("gpu",))
     assert sooner(large) == [Opening("smaller", shrunk)]
-    assert sooner(replace(large, gpu_type="v100")) == []
+    assert sooner(large._replace(gpu_type="v100")) == []
 
 
 def test_another_partition_is_named_with_its_time_limit_if_no_job_waits_there():
-    here = replace(FREE, nodes=(*FREE.nodes, node("s1", 4, ("short",))))
+    here = FREE._replace(nodes=(*FREE.nodes, node("s1", 4, ("short",))))
     four = JobShape(1, 4, seconds=36000)
-    moved = Opening("partition", replace(four, partitions=("short",), seconds=3600))
+    moved = Opening("partition", four._replace(partitions=("short",), seconds=3600))
     assert sooner(four, here)[0] == moved
-    busy = replace(here, jobs=(JOB._replace(partitions=("short",)),))
+    busy = here._replace(jobs=(JOB._replace(partitions=("short",)),))
     assert moved not in sooner(four, busy)
     for change in ({"is_for_me": False}, {"is_hidden": True}, {"is_open": False}):
-        closed = replace(here, partitions=(GPU, SHORT._replace(**change)))
+        closed = here._replace(partitions=(GPU, SHORT._replace(**change)))
         assert moved not in sooner(four, closed)
 
 
@@ -108,7 +107,7 @@ def test_a_job_that_ends_before_the_next_one_starts_may_go_first(
 
 
 def test_nodes_that_are_kept_for_a_job_are_free_only_for_a_shorter_one():
-    kept = replace(FREE, nodes=(node("n1", 4, is_planned=True),))
+    kept = FREE._replace(nodes=(node("n1", 4, is_planned=True),))
     shape = JobShape(1, 4, seconds=36000)
     assert kept.fits_now(shape) == []
     assert [one.kind for one in sooner(shape, kept, JOB._replace(starts=NOW + 7200))] == ["shorter"]

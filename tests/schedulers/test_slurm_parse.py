@@ -6,8 +6,6 @@ field that has no width, 23.02 prints `exit_code` as `status:signal`, 24.05 adds
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,7 +32,7 @@ def read(parser, table):
     rows = (f"{row.removesuffix(end)}{parse.SEPARATOR}{NAME}{end}\n" for row in table.splitlines())
     jobs = parser("".join(rows))
     assert {job.name for job in jobs} == {NAME}
-    return [dataclasses.replace(job, name="") for job in jobs]
+    return [job._replace(name="") for job in jobs]
 
 
 QUEUE_22_05 = said("""\

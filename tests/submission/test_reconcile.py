@@ -1,4 +1,3 @@
-import dataclasses
 import os
 import stat
 import time
@@ -32,7 +31,7 @@ def uncertain(ask, scheduler):
 @pytest.fixture
 def killed(uncertain):
     """The same, but the command that submitted was killed while it asked."""
-    submission = dataclasses.replace(uncertain.submissions[0], state="submitting", by_pid=NEVER, message=None)
+    submission = uncertain.submissions[0]._replace(state="submitting", by_pid=NEVER, message=None)
     uncertain.write_submission(submission)
     return uncertain
 
@@ -60,7 +59,7 @@ def test_a_job_that_has_claimed_its_run_is_adopted_without_asking_anybody(killed
 
 
 def test_a_cluster_of_another_name_cannot_say_that_a_job_is_not_there(uncertain, scheduler, monkeypatch):
-    uncertain.write_submission(dataclasses.replace(uncertain.submissions[0], site="fir", missed=time.time() - 9999))
+    uncertain.write_submission(uncertain.submissions[0]._replace(site="fir", missed=time.time() - 9999))
     monkeypatch.setattr(status, "_site_here", lambda _scheduler: "narval")
     scheduler.find_raises = AssertionError("asked")
     assert not reconcile(uncertain)
@@ -75,7 +74,7 @@ def test_a_command_that_ends_while_one_looks_keeps_its_word(killed, scheduler, m
     scheduler.find_raises = SchedulerUnreachable("not now")
 
     def end(submission, _):
-        killed.write_submission(dataclasses.replace(submission, state="submitted", job="17"))
+        killed.write_submission(submission._replace(state="submitted", job="17"))
         return False
 
     monkeypatch.setattr(reconciling, "is_at_work", end)
@@ -85,14 +84,14 @@ def test_a_command_that_ends_while_one_looks_keeps_its_word(killed, scheduler, m
 
 def test_a_command_still_at_work_is_left_alone(killed, scheduler):
     me = processes.myself()
-    killed.write_submission(dataclasses.replace(killed.submissions[0], by_pid=me.pid, by_started=me.started))
+    killed.write_submission(killed.submissions[0]._replace(by_pid=me.pid, by_started=me.started))
     scheduler.find_raises = AssertionError("asked")
     reconcile(killed)
     assert stands(killed) == ("submitting", None)
 
 
 def test_a_command_whose_pid_another_process_has_now_can_be_forgotten(killed):
-    killed.write_submission(dataclasses.replace(killed.submissions[0], by_pid=os.getpid(), by_started="1"))
+    killed.write_submission(killed.submissions[0]._replace(by_pid=os.getpid(), by_started="1"))
     assert forget(killed) is None
     assert stands(killed) == ("failed", None)
 
@@ -102,7 +101,7 @@ def test_one_look_and_looks_soon_after_each_other_or_the_submission_prove_nothin
     assert stands(killed) == ("uncertain", None)
     now = seconds_of(killed.submissions[0].at)
     for looks in ((now + 1000, now + 1001), (now, now + 10)):
-        killed.write_submission(dataclasses.replace(killed.submissions[0], missed=None))
+        killed.write_submission(killed.submissions[0]._replace(missed=None))
         assert [reconcile(killed, moment) for moment in looks] == [False, False]
     assert not killed.where.claim(token(killed)).exists()
 

@@ -15,9 +15,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from serried.base import linux
 from serried.base.errors import MissingProgramError, SerriedError
@@ -36,8 +35,7 @@ SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 """The folders of daemons, which an ordinary user's PATH lacks."""
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """The result of a command. Surrogate escapes keep bytes that are not UTF-8."""
 
     argv: tuple[str, ...]

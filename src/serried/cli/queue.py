@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ def to_json(page: Page) -> dict[str, Any]:
 
     def gpus(nodes: Sequence[NodeUse]) -> list[dict[str, Any]]:
         counts = count_gpus(nodes)
-        return [{**asdict(count), "type": count.type or None, "in_use": count.in_use} for count in counts]
+        return [{**count._asdict(), "type": count.type or None, "in_use": count.in_use} for count in counts]
 
     def openings(shape: JobShape, ahead: Sequence[QueuedJob]) -> dict[str, Any]:
         sooner = [opening.to_json() for opening in occupancy.sooner(shape, ahead, page.now)]
@@ -114,7 +114,7 @@ def to_json(page: Page) -> dict[str, Any]:
 
     plan = None
     if planned:
-        plan = {"experiment": planned.experiment, "tasks": planned.tasks, "shape": asdict(planned.shape)}
+        plan = {"experiment": planned.experiment, "tasks": planned.tasks, "shape": planned.shape._asdict()}
         plan |= openings(planned.shape, rivals_of(occupancy, planned.shape))
     return {
         "cluster": page.cluster,

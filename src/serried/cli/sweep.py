@@ -195,7 +195,7 @@ def _prepare(request: Request, *, dry_run: bool) -> Prepared:
         )
     sweep = request.sweep or SweepDefinition({})
     warnings, notes = (*prepared.warnings, *sweep.warnings), (*prepared.notes, *sweep.notes)
-    return dataclasses.replace(prepared, warnings=warnings, notes=notes)
+    return prepared._replace(warnings=warnings, notes=notes)
 
 
 def _create(request: Request, file: Path, *, yes: bool) -> tuple[str, bool]:

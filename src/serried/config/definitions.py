@@ -14,7 +14,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from serried import schedulers
 from serried.base.errors import did_you_mean
@@ -38,8 +38,7 @@ from serried.schema.plan import (
 )
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     kind: Kind
     help: str
     default: str | None = None

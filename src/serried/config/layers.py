@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from serried import schedulers
 from serried.base.errors import ConfigError, UsageError, did_you_mean
@@ -68,8 +68,7 @@ _TABLES = ("project", *definitions.PARTS)
 _SCHEDULER_VARIABLES = ("account", "partition", "qos", "reservation")
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """The source of a value."""
 
     source: str
@@ -94,14 +93,12 @@ class Origin:
         return self.where
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     value: Any
     origin: Origin
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """The settings of one source, by place."""
 
     settings: Mapping[Keys, Setting]
@@ -1091,8 +1088,7 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-@dataclass(frozen=True)
-class ClusterEntry:
+class ClusterEntry(NamedTuple):
     name: str
     scheduler: str
     origin: str

@@ -36,8 +36,7 @@ class BadValue(ValueError):  # noqa: N818 - reads as what happened
         self.hint = hint
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     name: str
     """Its name on the configuration's page."""
     parse: Callable[[Any], Any]

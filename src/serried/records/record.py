@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import functools
 import json
 import os
 import shutil
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from serried import schedulers
 from serried.base import files
@@ -63,8 +61,7 @@ class RecordUnreadable(SerriedError):  # noqa: N818 - reads as what happened
     """A record that is incomplete, or that a later Serried wrote."""
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(NamedTuple):
     """The facts of a plan that a listing shows. The record's exit.json includes it, so that one file suffices."""
 
     name: str
@@ -146,8 +143,7 @@ class Summary:
         return _built(cls, value, "its exit.json")
 
 
-@dataclass(frozen=True)
-class Submission:
+class Submission(NamedTuple):
     """One job at the scheduler, or on its way there: `submissions/S.json`."""
 
     token: str
@@ -192,7 +188,7 @@ class Submission:
         return tuple(self.job.split(",")) if self.job else ()
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return self._asdict()
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Submission:
@@ -401,7 +397,7 @@ class Record:
 
     def write_end(self, end: Mapping[str, Any]) -> None:
         """Write the end of the run, with a summary of its plan, for good."""
-        document = {**end, "schema": SCHEMA, "run": self.id, "summary": dataclasses.asdict(self.summary)}
+        document = {**end, "schema": SCHEMA, "run": self.id, "summary": self.summary._asdict()}
         write_json(self.directory.exit, document)
         self._end = document
         with contextlib.suppress(OSError):

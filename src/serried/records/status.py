@@ -458,7 +458,7 @@ class Evidence:
         mine = (
             (job, task + added[job.id]) for (_, task), job in answer.items() if task is not None and job.id in added
         )
-        return {(job.id, task): dataclasses.replace(job, task=task) for job, task in mine}
+        return {(job.id, task): job._replace(task=task) for job, task in mine}
 
     @functools.cached_property
     def open_tasks(self) -> list[int | None]:
@@ -632,8 +632,8 @@ def write_seen(record: Record, before: Seen, after: Seen) -> None:
     # Tasks that differ only in their index share an entry: most of a thousand do.
     alike: dict[Job, list[int]] = {}
     for job in after.jobs:
-        alike.setdefault(dataclasses.replace(job, task=None), []).extend([] if job.task is None else [job.task])
-    entries = [{**dataclasses.asdict(job), "task": compress(tasks) or None} for job, tasks in alike.items()]
+        alike.setdefault(job._replace(task=None), []).extend([] if job.task is None else [job.task])
+    entries = [{**job._asdict(), "task": compress(tasks) or None} for job, tasks in alike.items()]
     with contextlib.suppress(OSError):
         document = {
             "schema": SCHEMA,
@@ -1031,7 +1031,7 @@ def _current_jobs(evidence: Evidence, answer: Answer, now: float) -> Jobs:
                 if reported is None or (is_old_answer and remembered.state == names.CANCELLED):
                     reported = remembered
             if reported is not None:
-                current[task] = reported if reported.task == task else dataclasses.replace(reported, task=task)
+                current[task] = reported if reported.task == task else reported._replace(task=task)
                 if reported.state not in names.ENDED or reported.state == names.CANCELLED:
                     break
     return current

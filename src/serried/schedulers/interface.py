@@ -63,8 +63,7 @@ class Traits(NamedTuple):
     """Whether variables that a script exports win over those of a login in the job."""
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """A job, or one task of an array job, as the scheduler sees it just now."""
 
     id: str
@@ -98,8 +97,7 @@ Rows are tried from the top. `{rest}` in a sentence stands for the words after t
 """
 
 
-@dataclass(frozen=True)
-class SubmitCommand:
+class SubmitCommand(NamedTuple):
     """What is handed over: `argv` run with `environment` is exactly what --dry-run prints."""
 
     argv: tuple[str, ...]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 SHORTEST_WINDOW_SECONDS = 600
@@ -81,8 +80,7 @@ class QueuedJob(NamedTuple):
     """By its time limit, if it runs."""
 
 
-@dataclass(frozen=True)
-class JobShape:
+class JobShape(NamedTuple):
     """What a job requests. Amounts are those of each node."""
 
     nodes: int
@@ -124,8 +122,7 @@ class JobShape:
         return sum(n for kind, n in node.free_gpus.items() if not self.gpu_type or kind in suitable) >= self.gpus
 
 
-@dataclass(frozen=True)
-class Opening:
+class Opening(NamedTuple):
     """A change that fits into what is free now."""
 
     kind: str
@@ -145,8 +142,7 @@ class Opening:
         }
 
 
-@dataclass(frozen=True)
-class Occupancy:
+class Occupancy(NamedTuple):
     nodes: tuple[NodeUse, ...] = ()
     partitions: tuple[PartitionUse, ...] = ()
     """In the scheduler's order."""
@@ -221,7 +217,7 @@ class Occupancy:
             return
         for one in self.partitions_for(shape):
             if one.is_open and self.free_nodes(shape, one.name, with_planned=True) >= shape.nodes:
-                yield Opening(SHORTER, replace(shape, seconds=window, partitions=(one.name,)))
+                yield Opening(SHORTER, shape._replace(seconds=window, partitions=(one.name,)))
                 return
 
     def _elsewhere(self, shape: JobShape) -> Iterator[Opening]:
@@ -231,7 +227,7 @@ class Occupancy:
             is_possible = one.is_open and one.is_for_me and not one.is_hidden and one.name not in own
             if is_possible and not self.waiting_in(one.name) and self.free_nodes(shape, one.name) >= shape.nodes:
                 seconds = min((limit for limit in (shape.seconds, one.limit_seconds) if limit), default=shape.seconds)
-                yield Opening(PARTITION, replace(shape, partitions=(one.name,), seconds=seconds))
+                yield Opening(PARTITION, shape._replace(partitions=(one.name,), seconds=seconds))
                 return
 
     def _smaller(self, shape: JobShape) -> Iterator[Opening]:
@@ -244,8 +240,7 @@ class Occupancy:
                 continue
             fewer_nodes = min(self.free_nodes(shape, one.name), shape.nodes - 1)
             on_one_node = (
-                replace(
-                    shape,
+                shape._replace(
                     nodes=1,
                     gpus=gpus,
                     cpus=max(shape.cpus * gpus // shape.gpus, 1),
@@ -253,16 +248,15 @@ class Occupancy:
                 )
                 for gpus in range(shape.gpus - 1, 0, -1)
             )
-            candidates = [replace(shape, nodes=fewer_nodes)] if fewer_nodes else on_one_node
+            candidates = [shape._replace(nodes=fewer_nodes)] if fewer_nodes else on_one_node
             smaller = next((each for each in candidates if self.free_nodes(each, one.name)), None)
             if smaller and (best is None or smaller.size > best.size):
-                best = replace(smaller, partitions=(one.name,))
+                best = smaller._replace(partitions=(one.name,))
         if best:
             yield Opening(SMALLER, best)
 
 
-@dataclass(frozen=True)
-class GpuCount:
+class GpuCount(NamedTuple):
     """The GPUs of one type on some nodes."""
 
     type: str

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from serried.base import files
 from serried.schema.layout import slug, state_directory
@@ -41,8 +41,7 @@ def run_command(argv: list[str], seconds: float, environ: Mapping[str, str]) -> 
     return result.stdout if result.status == 0 else None
 
 
-@dataclass(frozen=True)
-class ArrayLimits:
+class ArrayLimits(NamedTuple):
     """None: no such limit is known."""
 
     below: int | None = None
@@ -55,8 +54,7 @@ class ArrayLimits:
     """The indices of a job are a range with a step."""
 
 
-@dataclass(frozen=True)
-class Learnt:
+class Learnt(NamedTuple):
     name: str
     """The site's own name for the cluster."""
     table: Mapping[str, Any]

@@ -7,14 +7,12 @@ checkpoints does.
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 import itertools
 import json
 import os
 import re
 import stat
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -60,8 +58,7 @@ Unread = Callable[[OSError], None]
 """Called for a folder that cannot be listed completely."""
 
 
-@dataclass(frozen=True)
-class OutputFile:
+class OutputFile(NamedTuple):
     path: str
     """From the project's folder; in an array, below the task's number."""
     bytes: int
@@ -72,8 +69,7 @@ class OutputFile:
         return {"path": self.path, "bytes": self.bytes, "changed": iso(self.changed / 1e9)}
 
 
-@dataclass(frozen=True)
-class Outputs:
+class Outputs(NamedTuple):
     """A description of many outputs."""
 
     files: int = 0
@@ -215,7 +211,7 @@ class FinalModels:
         return f"{{{CHECKPOINTS}}}/{path}"
 
     def has_fetched(self, output: OutputFile) -> bool:
-        return self.ledger.has(dataclasses.replace(output, path=self.ledger_name(output.path)))
+        return self.ledger.has(output._replace(path=self.ledger_name(output.path)))
 
     def walk(self, unread: Unread) -> Iterator[Tuple[str, os.stat_result, bool]]:
         """As `Tree.walk`, without the folders."""
@@ -270,7 +266,7 @@ def describe(
             tell(number)
         if entry is not None:
             output, tree = entry
-            shown = dataclasses.replace(output, path=tree.below + output.path)
+            shown = output._replace(path=tree.below + output.path)
             every.add(shown)
             if not tree.has_fetched(output):
                 unfetched.add(shown)

@@ -124,7 +124,7 @@ def prepare_again(
         calls = record.where.calls.read_bytes()
     if plan.source.snapshot and not new_code:
         prepared = _prepare_recorded(plan, record, environ, each, tuple(warnings))
-        return dataclasses.replace(prepared, user_script=text, calls=calls, notes=notes, trials=trials)
+        return prepared._replace(user_script=text, calls=calls, notes=notes, trials=trials)
     if not plan.source.snapshot:
         has_old_script = script is not None and not new_code
         what = "the old script, and other files as they are" if has_old_script else "the code as it is"
@@ -136,7 +136,7 @@ def prepare_again(
     resolved = config.resolve(None, plan.command, {}, plan.site.name, project, environ)
     resolved = dataclasses.replace(resolved, warnings=tuple(warnings))
     prepared = prepare(plan, resolved, environ, each, trials=trials, observe=observe)
-    return dataclasses.replace(prepared, user_script=text, calls=calls, notes=(*prepared.notes, *notes))
+    return prepared._replace(user_script=text, calls=calls, notes=(*prepared.notes, *notes))
 
 
 def _array(selection: Selection, array: Array | None, *, failed: bool | None) -> tuple[Array | None, tuple[str, ...]]:
@@ -220,7 +220,7 @@ def _prepare_recorded(
         data.check(plan)
     choose(plan.environment, environ)
     plan = settle_search(divide(plan), environ)
-    return dataclasses.replace(assemble(plan, job_environment(plan, environ), each, warnings), code_of=code)
+    return assemble(plan, job_environment(plan, environ), each, warnings)._replace(code_of=code)
 
 
 def _newest(selection: Selection, array: Array | None, origin: Resume | None, *, have_ended: bool) -> Beginning:

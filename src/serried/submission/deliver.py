@@ -10,16 +10,14 @@ is killed in between, the next command reconciles the record (reconcile.py). No 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import os
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from serried import schedulers
 from serried.base import shell
@@ -59,8 +57,7 @@ def silent(_step: str, _latest: str = "", /) -> None:
     """An observer that shows nothing."""
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(NamedTuple):
     plan: Plan
     """Complete except for the archive's path, which follows from its content."""
     token: str
@@ -177,9 +174,7 @@ def behind(prepared: Prepared, submitted: Mapping[str, Sequence[str]]) -> Prepar
     plan = prepared.plan._replace(after=afters)
     jobs = (*prepared.jobs, *(job for after in known for job in submitted[after.run][-1].split(",")))
     made = assemble(plan, prepared.environment, prepared.each, (), jobs)
-    return dataclasses.replace(
-        prepared, plan=plan, jobs=jobs, handover=made.handover, commands=made.commands, script=made.script
-    )
+    return prepared._replace(plan=plan, jobs=jobs, handover=made.handover, commands=made.commands, script=made.script)
 
 
 def deliver(prepared: Prepared) -> Record:
@@ -218,7 +213,7 @@ def deliver(prepared: Prepared) -> Record:
 
 def _note(record: Record, submission: Submission, **changes: Any) -> None:
     with plain_errors(record.where.path if submission.number > 1 else record.directory.path):
-        record.write_submission(dataclasses.replace(submission, **changes))
+        record.write_submission(submission._replace(**changes))
 
 
 def _submit(record: Record, prepared: Prepared, plan: Plan) -> str:

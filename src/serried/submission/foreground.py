@@ -102,7 +102,7 @@ def run_here(
 
     # Later attempts run here, too, without another wait in the queue.
     limit = prepared.plan.limit._replace(continue_by=REQUEUE)
-    prepared = dataclasses.replace(prepared, plan=prepared.plan._replace(limit=limit), commands=None)
+    prepared = prepared._replace(plan=prepared.plan._replace(limit=limit), commands=None)
     record, plan = establish(prepared)
     submission = record.submissions[0]
     to = output or sys.stdout.buffer
@@ -127,7 +127,7 @@ def run_here(
             signal.raise_signal(signal.SIGTERM)
 
     def note_start(job: str) -> None:
-        record.write_submission(dataclasses.replace(submission, state=SubmissionState.SUBMITTED, job=job))
+        record.write_submission(submission._replace(state=SubmissionState.SUBMITTED, job=job))
         started.append(job)
 
     try:
@@ -339,7 +339,7 @@ def with_shell(prepared: Prepared, words: tuple[str, ...], *, now: bool) -> Prep
     if shell.which(handover.argv[0]) is None:
         raise schedulers.missing_command(plan.site.scheduler, handover.argv[0])
     text = script.render_shell(plan, python=sys.executable, command=handover.argv)
-    return dataclasses.replace(prepared, plan=plan, handover=handover, commands=None, script=text)
+    return prepared._replace(plan=plan, handover=handover, commands=None, script=text)
 
 
 @shell.exit_on_signals()

@@ -12,9 +12,8 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from serried import config, schedulers
 from serried.base import shell
@@ -104,8 +103,7 @@ def prepare(
     warnings += dict.fromkeys(itertools.chain.from_iterable(map(hidden_failures, started)))
     warnings += _unset_variables(plan, each, environment)
     prepared = assemble(plan, environment, each, tuple(warnings), jobs, may_lack_command=observe is None)
-    return dataclasses.replace(
-        prepared,
+    return prepared._replace(
         notes=(*resolved.notes, *notes),
         survey=surveyed,
         revision=snapshot.read_revision(project),
@@ -223,8 +221,7 @@ def _resolved(plan: Plan, resolved: config.Resolved, where: str, files: Mapping[
     )
 
 
-@dataclass(frozen=True)
-class Inspected:
+class Inspected(NamedTuple):
     plan: Plan
     """With the path of its environment, unless that is not built."""
     source: str | None

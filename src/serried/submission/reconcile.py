@@ -8,7 +8,6 @@ itself, as a tombstone: a job that starts later sees the tombstone and exits. On
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import time
 from collections.abc import Sequence
@@ -86,9 +85,7 @@ def forget(record: Record) -> str | None:
                 held += [found] if found else []
         if held:
             schedulers.get(submission.scheduler).cancel(held)
-        record.write_submission(
-            dataclasses.replace(submission, state=SubmissionState.FAILED, message="forgotten by its user")
-        )
+        record.write_submission(submission._replace(state=SubmissionState.FAILED, message="forgotten by its user"))
     return None
 
 
@@ -99,9 +96,7 @@ def _current(record: Record, submission: Submission, now: float) -> Submission:
     owners = {token: _owner(record, token) or accepted.get(token) for token in tokens}
     unknown = [token for token in tokens if owners[token] is None]
     if (unknown or len(tokens) > 1) and is_elsewhere(submission):
-        return dataclasses.replace(
-            submission, state=SubmissionState.UNCERTAIN, message=f"submitted on cluster `{submission.site}`"
-        )
+        return submission._replace(state=SubmissionState.UNCERTAIN, message=f"submitted on cluster `{submission.site}`")
     next_ = next((token for token in tokens if token not in accepted), None)
     # A job of an array in parts may be held although its claim is taken: the job could not be cancelled then.
     found = None
@@ -109,7 +104,7 @@ def _current(record: Record, submission: Submission, now: float) -> Submission:
         try:
             found = _unwritten(record, submission)
         except SerriedError as error:  # no answer, or a login node without that scheduler's commands
-            return dataclasses.replace(submission, state=SubmissionState.UNCERTAIN, message=error.message)
+            return submission._replace(state=SubmissionState.UNCERTAIN, message=error.message)
         owners[next_] = owners[next_] or found
     jobs = dict.fromkeys([*submission.jobs, found, *(owner for owner in owners.values() if owner != WITHDRAWN)])
     if None in owners.values() and submission.missed is not None and now - submission.missed >= BETWEEN_SECONDS:
@@ -117,15 +112,13 @@ def _current(record: Record, submission: Submission, now: float) -> Submission:
         owners = owners if is_young else {token: _withdraw(record, token) for token in tokens}
     if None in owners.values():
         message = "the scheduler does not list the job yet"
-        return dataclasses.replace(
-            submission, state=SubmissionState.UNCERTAIN, message=message, missed=submission.missed or now
-        )
+        return submission._replace(state=SubmissionState.UNCERTAIN, message=message, missed=submission.missed or now)
     is_given_up = WITHDRAWN in owners.values()
     if len(tokens) > 1 and (problem := _settle_parts(submission, [*jobs], is_given_up=is_given_up)):
-        return dataclasses.replace(submission, state=SubmissionState.UNCERTAIN, message=problem)
+        return submission._replace(state=SubmissionState.UNCERTAIN, message=problem)
     if is_given_up:
         message = "the job did not reach the scheduler, and can no longer start"
-        return dataclasses.replace(submission, state=SubmissionState.FAILED, message=message)
+        return submission._replace(state=SubmissionState.FAILED, message=message)
     return _adopted(submission, ",".join(map(str, owners.values())))
 
 
@@ -172,4 +165,4 @@ def _withdraw(record: Record, token: str) -> str | None:
 
 
 def _adopted(submission: Submission, job: str) -> Submission:
-    return dataclasses.replace(submission, state=SubmissionState.SUBMITTED, job=job, message=None)
+    return submission._replace(state=SubmissionState.SUBMITTED, job=job, message=None)

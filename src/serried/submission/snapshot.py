@@ -155,8 +155,7 @@ def _first(paths: Sequence[str], sizes: Mapping[str, int] | None = None) -> str:
     return named + (f" and {len(paths) - NAMED} more" if len(paths) > NAMED else "")
 
 
-@dataclass(frozen=True)
-class _Listed:
+class _Listed(NamedTuple):
     files: list[str]
     untracked: frozenset[str]
     ignored: list[str]
@@ -401,8 +400,7 @@ class GitError(Exception):
     """The folder is not a work tree, git is not installed, or git fails. The message is git's own."""
 
 
-@dataclass(frozen=True)
-class Revision:
+class Revision(NamedTuple):
     commit: str | None = None
     """None without git, or before the first commit."""
     branch: str | None = None

@@ -12,8 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from serried.base.errors import SerriedError
 from serried.schema import SCHEMA, names
@@ -152,8 +151,7 @@ def next_steps(steps: Sequence[tuple[str, str]]) -> None:
         say(f"  {style(pad(command, widest), 'good', sys.stderr)}   {style(purpose, 'quiet', sys.stderr)}")
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     text: str
     style: str | None = None
     end: str = ""

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 LOCAL = "local"
 FOLDER = Path(__file__).parent
 
 
-@dataclass(frozen=True)
-class Sign:
+class Sign(NamedTuple):
     """The signs of a cluster. All of them must match."""
 
     cluster: str

@@ -9,9 +9,9 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from serried.base.errors import UsageError
 from serried.schedulers.local import jobs
@@ -28,8 +28,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 PROC = Path("/proc/driver/nvidia/gpus")
 
 
-@dataclass(frozen=True)
-class Device:
+class Device(NamedTuple):
     """A GPU."""
 
     id: str

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from serried.schedulers.interface import Job, WaitReasons
 from serried.schema import names
@@ -75,7 +74,7 @@ def jobs(stdout: str) -> list[Job]:
 def jobs_of(known: Mapping[str, Attributes]) -> list[Job]:
     """The same, from the attributes of each job by id."""
     found = [_job(identity, attributes) for identity, attributes in known.items()]
-    found = [replace(job, reason=FOR_EVER) if _waits_for_ever(job, known) else job for job in found]
+    found = [job._replace(reason=FOR_EVER) if _waits_for_ever(job, known) else job for job in found]
     arrays = {job.id for job in found if job.task is not None}
     return [job for job in found if job.task is not None or job.id not in arrays]
 
@@ -136,7 +135,7 @@ def _job(identity: str, attributes: Attributes) -> Job:
     if letter in ("F", "X"):
         return _ended(found, attributes)
     waits = found.state == names.PENDING
-    return replace(found, reason=attributes.get("comment", "") or _hold(attributes)) if waits else found
+    return found._replace(reason=attributes.get("comment", "") or _hold(attributes)) if waits else found
 
 
 def _ended(job: Job, attributes: Attributes) -> Job:
@@ -146,14 +145,14 @@ def _ended(job: Job, attributes: Attributes) -> Job:
     text = attributes.get("Exit_status", "")
     if not re.fullmatch(r"-?\d+", text):
         reason = NEVER if attributes.get("Hold_Types") == "s" else ""
-        return replace(job, state=names.CANCELLED, ended=ended, reason=reason)
+        return job._replace(state=names.CANCELLED, ended=ended, reason=reason)
     status = int(text)
     state = ENDS.get(status, names.FAILED if status else names.COMPLETED)
     if attributes.get("substate") == DELETED:
         state = names.CANCELLED
     signal = status - SIGNALLED if status > SIGNALLED else None
     code = status if 0 <= status < SIGNALLED else None
-    return replace(job, state=state, ended=ended, exit_code=code, signal=signal)
+    return job._replace(state=state, ended=ended, exit_code=code, signal=signal)
 
 
 def _hold(attributes: Attributes) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from serried.base.hosts import expand_hosts
 from serried.base.text import expand
@@ -55,13 +54,12 @@ def queue(stdout: str) -> list[Job]:
         number, index, word, reason, status, start, end, restarts, nodes, name, _ = row
         tasks = _tasks(index)
         if number.isdigit() and tasks is not None:
-            job = replace(
-                _job(number, word, status, end, nodes=nodes, name=name),
+            job = _job(number, word, status, end, nodes=nodes, name=name)._replace(
                 reason="" if reason == "None" else reason,
                 restarts=int(restarts) if restarts.isdigit() else 0,
             )
-            job = replace(job, starts=_time(start)) if job.state == names.PENDING else job
-            jobs += [replace(job, task=task) for task in tasks]
+            job = job._replace(starts=_time(start)) if job.state == names.PENDING else job
+            jobs += [job._replace(task=task) for task in tasks]
     return jobs
 
 
@@ -73,7 +71,7 @@ def accounting(stdout: str) -> list[Job]:
         tasks = _tasks(match[2] or "") if match else None
         if match and tasks is not None:
             job = _job(match[1], word, status, end, nodes=nodes, name=name)
-            jobs += [replace(job, task=task) for task in tasks]
+            jobs += [job._replace(task=task) for task in tasks]
     return jobs
 
 
