@@ -72,8 +72,9 @@ def test_an_item_from_before_the_last_boot_is_not_used(there: Path, disk: Path, 
     Job(there, disk, "a").bring().stager.release()
     monkeypatch.setattr("serried.agent.stage_in.items.boot", lambda: "another")
     assert Job(there, disk, "a").bring().origins == ["source"]
+    job = Job(there, disk, "a")
     shutil.rmtree(disk / "data")  # as an earlier job does with the empty folder
-    assert Job(there, disk, "a").bring().origins == ["source"]
+    assert job.bring().origins == ["source"]
 
 
 def test_what_a_killed_job_left_half_done_is_not_used_but_removed(there: Path, disk: Path):
