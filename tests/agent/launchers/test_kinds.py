@@ -12,6 +12,7 @@ from building import a_plan
 from serried.agent.attempt import Attempt
 from serried.agent.launchers import kinds
 from serried.agent.launchers.kinds import LaunchContext
+from serried.agent.ranks.command import RankPlace
 from serried.schema import launchers
 from serried.schema.layout import RunDirectory
 from serried.schema.plan import Environment, Launch
@@ -105,7 +106,8 @@ def test_horovodrun_gets_a_list_of_hosts_and_slots(scene):
 def test_what_horovodrun_would_show_to_everybody_it_does_not_get(scene, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "of the user")
     monkeypatch.setenv("HOROVOD_START_TIMEOUT", "90")
-    start = kinds.horovodrun(scene(TOKEN="of the plan", HOROVOD_CYCLE_TIME="2", LD_LIBRARY_PATH="/opt/cuda/lib64"))
+    context = scene(TOKEN="of the plan", HOROVOD_CYCLE_TIME="2", LD_LIBRARY_PATH="/opt/cuda/lib64")
+    start = kinds.horovodrun(context)
     of_mpi = ("OMPI", "PRTE", "HYDRA", "I_MPI")
     assert {name: value for name, value in start.environment.items() if not name.startswith(of_mpi)} == {
         "PATH": f"{tmp_path}/bin:/usr/bin:/bin",
@@ -114,7 +116,10 @@ def test_what_horovodrun_would_show_to_everybody_it_does_not_get(scene, tmp_path
         "HOROVOD_START_TIMEOUT": "90",
         "HOROVOD_CYCLE_TIME": "2",
     }
-    assert start.without == ("*",)
+    place = {"master": "10.0.0.1", "port": 4242, "deadline": 0.0, "stop_file": "/t/stop"}
+    rank = RankPlace(node=0, rank=0, local_rank=0, threads=1, **place)
+    work = Attempt(RunDirectory(tmp_path / "run"), context.work.plan, None, 1)
+    assert kinds.launcher_environment(work, rank, start) == start.environment
 
 
 def test_the_remote_shell_hands_its_words_on_as_they_are(scene):
