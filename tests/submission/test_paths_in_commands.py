@@ -69,6 +69,13 @@ def test_what_cannot_be_known_or_is_there_is_not_refused(ask, project):
         ask(command=None, each=Path("commands.txt"))
 
 
+def test_a_workdir_may_be_a_symbolic_link_that_the_snapshot_has(ask, project):
+    write(project, "experiments/digits/run.py")
+    (project / "digits").symlink_to("experiments/digits")
+    prepared = ask(command=["python", "run.py"], overrides={"workdir": "digits"})
+    assert (prepared.plan.source.workdir, prepared.warnings) == ("digits", ())
+
+
 def test_in_place_nothing_is_refused(ask):
     ask(command=["python", "later.py"], overrides={"project.snapshot": False})
 

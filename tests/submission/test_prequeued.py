@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from serried import api
 from serried.base.errors import SerriedWarning, SubmissionRefused, SubmissionUncertain, UsageError
 from serried.base.files import read_json
 from serried.cli.submit import send
+from serried.records.index import Selection
+from serried.submission.again import prepare_again
 from serried.submission.deliver import deliver
 
 
@@ -56,6 +60,16 @@ def test_a_slip_in_the_total_time_does_not_fill_the_queue(ask, scheduler):
     assert ask(overrides={**many, "limit.total_time": "100m"}).plan.limit.restarts == 99
     assert ask(overrides={**many, "limit.continue": "successor"}).plan.limit.restarts == 100
     assert scheduler.asked == []
+
+
+def test_a_rerun_fills_the_queue_no_more_than_a_submit_does(prequeued):
+    record = deliver(prequeued)
+    plan = record.plan
+    assert prepare_again(Selection(record), os.environ).plan.limit.restarts == 2
+    record.plan = plan._replace(limit=plan.limit._replace(restarts=100))  # of a version that queued so many
+    for changes in ({}, {"new_code": True}):
+        with pytest.raises(UsageError, match="the run needs 101 jobs in the queue, but 100 is the most"):
+            prepare_again(Selection(record), os.environ, **changes)
 
 
 def test_the_intent_is_written_before_the_scheduler_is_asked(prequeued, scheduler, root):

@@ -218,3 +218,9 @@ def test_a_plan_of_an_earlier_version_gets_the_dialect_of_today(ask):
     earlier = Record(old.directory.path)
     assert earlier.plan.site.dialect == Dialect()
     assert prepare_again(Selection(earlier), os.environ).plan.site.dialect == today != Dialect()
+
+
+def test_a_rerun_that_begins_afresh_needs_no_end_of_the_old_run(ask):
+    record = deliver(ask())
+    record.directory.exit.write_text("torn")
+    assert prepare_again(Selection(record), os.environ, fresh=True).plan.resume is None

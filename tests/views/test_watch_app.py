@@ -339,6 +339,12 @@ def test_a_failed_run_shows_the_output_of_the_rank_that_failed_first(make):
     drive(look, index.find("k3f9q2"))
 
 
+def test_a_failed_run_opens_the_own_log_of_its_failed_rank(make):
+    make().ending("FAILED", first_failure=a_failure(3)).log(0, "fine\n").log(3, "RuntimeError: no\n")
+    page = watch_reader.Reader().read_once(watch_reader.Shown(index.find("k3f9q2"))).page
+    assert (page.log_title, page.log_lines) == ("output of rank 3 on n2  4 of 4", ("RuntimeError: no",))
+
+
 def test_the_tasks_of_an_array_are_a_list_of_their_own(make, slurm):
     made = make("k3f9q2", indices=range(3), name="grid")
     for task, state in enumerate((names.COMPLETED, names.RUNNING, names.PENDING)):
