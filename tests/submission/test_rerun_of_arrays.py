@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 
 import pytest
@@ -60,7 +59,7 @@ def array(ask, project):
 
 def test_further_trials_of_a_sweep_are_those_that_its_record_does_not_have(ask):
     drawn = SweepDefinition({"lr": Parameter("uniform", numbers={"min": 0.1, "max": 0.9})}, method="random", run_cap=2)
-    record = deliver(dataclasses.replace(ask(sweep=drawn), trials=({"lr": 0.1}, {"lr": 0.2})))
+    record = deliver(ask(sweep=drawn)._replace(trials=({"lr": 0.1}, {"lr": 0.2})))
 
     prepared = again(record, added=MoreTrials(record.plan.sweep, {2: {"lr": 0.3}}))
 
