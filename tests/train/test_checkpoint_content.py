@@ -185,6 +185,22 @@ def test_random_numbers_go_on_where_they_were(root):
     assert [draw() for _ in range(3) for draw in draws] == expected
 
 
+class Drawing(Holding):
+    """Its state has a seed that it draws, as a loader's of torchdata that has not begun."""
+
+    replicated = False
+
+    def state_dict(self):
+        return {"seed": torch.rand(1).item()}
+
+
+def test_random_numbers_go_on_behind_those_that_saving_drew(root):
+    save(root, drawing=Drawing())
+    expected = torch.rand(1).item()
+    load(root, drawing=Holding(replicated=False))
+    assert torch.rand(1).item() == expected
+
+
 def test_loaders_and_the_sessions_own_parts_come_back_also_to_a_loader_made_later(root):
     context = Alone(root)
     context.loaders = [Holding({"at": 7}, replicated=True), Holding({"at": 8}), Holding({"at": 9}, replicated=True)]

@@ -138,7 +138,7 @@ def collect(run: SessionLike, objects: Mapping[str, Any], spread: Sequence[str],
 
     `spread`: names of sharded objects, which torch saves.
     """
-    by_rank: Dict[str, Any] = {"random": random_state(run.device), "loaders": {}, "objects": {}}
+    by_rank: Dict[str, Any] = {"loaders": {}, "objects": {}}
     own: Dict[str, Any] = {"parts": {}, "loaders": {}, "checkpoints": {"epochs": epochs}}
     for number, loader in enumerate(run.loaders):
         holder = own if is_replicated(loader, otherwise=False) else by_rank
@@ -149,6 +149,7 @@ def collect(run: SessionLike, objects: Mapping[str, Any], spread: Sequence[str],
             by_rank["objects"][name] = obj.state_dict()
         elif run.is_main and name not in spread:
             replicated[name] = obj.state_dict()
+    by_rank["random"] = random_state(run.device)  # last: `state_dict` may draw, as a StatefulDataLoader's does
     files = {store.rank_file(run.rank): by_rank}
     if run.is_main:
         own["parts"] = {name: part.state_dict() for name, part in run.parts.items()}
