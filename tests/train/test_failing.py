@@ -63,9 +63,23 @@ def test_the_rank_that_failed_first_says_so_first_and_the_others_that_they_lost_
     assert others[0].error == "Mine: gone"  # by what it was raised from
 
 
+class Incomparable(Exception):  # noqa: N818 - a user's
+    def __eq__(self, other):
+        raise TypeError("as of tensors")
+
+    __hash__ = None
+
+
+def because_of(cause):
+    error = Incomparable("no")
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
+        (because_of(Incomparable("yes")), (1, None, f"{Incomparable.__module__}.Incomparable: no")),
         (SystemExit(5), (5, None, "SystemExit: 5")),
         (SystemExit("no data"), (1, None, "SystemExit: no data")),
         (KeyboardInterrupt(), (None, signal.SIGINT, "KeyboardInterrupt")),

@@ -234,7 +234,7 @@ def _report(error: BaseException, who: Identity, at: float, order: Optional[int]
         code = error.code & 0xFF
     chain: List[BaseException] = []
     cause: Optional[BaseException] = error
-    while cause is not None and cause not in chain:
+    while cause is not None and all(cause is not each for each in chain):  # by identity: `==` may be the user's
         chain.append(cause)
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     lines = [traceback.format_exception_only(type(each), each)[-1].partition("\n")[0] for each in chain]
