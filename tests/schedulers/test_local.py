@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import time
@@ -11,7 +12,7 @@ import pytest
 
 from building import a_plan
 from serried.base.errors import SubmissionRefused
-from serried.schedulers.local import commands
+from serried.schedulers.local import commands, supervisor
 from serried.schedulers.local.commands import Local
 from serried.schedulers.local.jobs import new_folder
 from serried.schedulers.local.supervisor import Task
@@ -40,6 +41,30 @@ def test_a_job_that_has_saved_as_its_limit_came_is_run_again(machine, ending, st
 
     machine.wait_until(has_left)
     assert (task.standing.state, task.standing.restarts) == (state, 1 if ending == "limit" else 0)
+
+
+def test_an_end_does_not_read_a_file_of_every_task_of_a_large_array(machine, monkeypatch):
+    looks = []
+    monkeypatch.setattr(supervisor.layout, "unended_trial", lambda *looked: looks.append(looked))
+    plan = machine.plan("exit $((85 * SERRIED_TASK))", indices=(0, 1))
+    request = commands.parse(commands.supervisor_command(plan, f"{plan.run}-1"))
+    for index in (0, 1):
+        task = Task(dataclasses.replace(request, requeue=True), new_folder(machine.folder), str(index), os.environ)
+        task.start(("0",))
+        while task.is_running:
+            task.step(lambda _: None)
+        assert len(looks) == index
+
+
+def test_a_task_that_waits_for_slots_does_not_wait_for_a_job_that_ended_before(machine):
+    before = machine.submit(machine.plan("true", run="aaaaaa"))
+    machine.await_end(before)
+    machine.await_state(machine.submit(machine.plan("sleep 600", run="bbbbbb", gpus=4)), names.RUNNING)
+    plan = machine.plan("true", run="cccccc", gpus=4, indices=(0, 1))
+    after = machine.local.submit(machine.local.submission(plan, "cccccc-1", os.environ, after=before))
+    machine.jobs.append(after)
+    machine.wait_until(lambda: machine.local.poll([after])[after, 0].reason == "Resources")
+    assert machine.local.poll([after])[after, 1].reason == ""
 
 
 def test_a_job_knows_when_its_limit_comes_and_without_gpus_sees_none(machine):

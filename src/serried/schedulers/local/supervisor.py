@@ -315,11 +315,7 @@ class Task:
         # A job may still request another attempt at its limit: it has saved, and only exits late. Once the agent has
         # written the end, the status is the program's own.
         may_requeue = self._request.requeue and self._ending in (None, names.TIMEOUT)
-        drawn = (
-            None if self.task is None else layout.unended_trial(self._run, self.task)
-        )  # job.sh may draw another task
-        exit_file = self._run.task(self.task if drawn is None else drawn).exit
-        if status == names.EXIT_SAVED and may_requeue and not exit_file.exists():
+        if status == names.EXIT_SAVED and may_requeue and not self._run.task(self._running_task).exit.exists():
             self._ending = None
             self.queued = time.time()
             self.standing = Standing(restarts=self.standing.restarts + 1)
@@ -329,6 +325,12 @@ class Task:
             self._end(names.COMPLETED, exit_code=0)
         else:
             self._end(names.FAILED, exit_code=code, number=number, reason="NonZeroExitCode" if number is None else "")
+
+    @property
+    def _running_task(self) -> int | None:
+        """The task that job.sh runs: another, if it has drawn that. Reads a file of every task of the array."""
+        drawn = None if self.task is None else layout.unended_trial(self._run, self.task)
+        return self.task if drawn is None else drawn
 
     def _end(self, state: str, *, exit_code: int | None = None, number: int | None = None, reason: str = "") -> None:
         self.standing = replace(
@@ -410,7 +412,7 @@ class Supervisor:
             self._waits_for = [job for job in self._waits_for if _is_open(self._root, job)]
             for task in waiting:
                 task.queued = time.time()
-                task.wait_because("Dependency")
+                task.wait_because("Dependency" if self._waits_for else "")
             if self._waits_for:
                 return
         running = sum(task.is_running for task in self.tasks)
