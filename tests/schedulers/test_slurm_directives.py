@@ -143,6 +143,7 @@ def test_what_sbatch_refuses_is_refused_with_the_line(line, message, hint):
             None,
         ),
         ("-C [a|b]&c", {"constraint": ["[a|b]&c"]}, None),
+        ("-A= --licenses=", {"account": "=", "licenses": []}, None),
         ("--mail-type=begin --mail-type=NONE", {"mail_type": ["BEGIN"]}, None),
         ("--mail-type=begin,NONE", {"mail_type": ["NONE"]}, None),
         ("--exclusive=user", {}, None),

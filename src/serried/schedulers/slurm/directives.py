@@ -253,7 +253,9 @@ def _settings(last: Mapping[str, GivenOption]) -> tuple[JobSize, dict[str, Any]]
         resources["cpus"] = per_unit(size.cpus, size.gpus or ranks)
     resources |= _memory_settings(last, size)
     resources |= {
-        name.replace("-", "_"): value for name, parse in _TEXTS.items() if name in last and (value := parse(last[name]))
+        name.replace("-", "_"): value
+        for name, parse in _TEXTS.items()
+        if name in last and (value := parse(last[name])) not in (None, "")
     }
     if "exclusive" in last and last["exclusive"].value in ("", "exclusive"):
         resources["exclusive"] = True
