@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import click
 
-from serried.cli import run_view
+from serried.cli import run_view, submit
 
 
 def test_completion_offers_ids_with_their_names_and_last(make):
@@ -45,3 +45,8 @@ def test_last_names_a_run_of_another_project_and_its_project(serried, make, tmp_
 def test_the_same_run_named_twice_is_one(serried, make):
     make("k3f9q2").ending()
     assert serried("wait", "k3f9q2", "last", "train").err == "k3f9q2 train COMPLETED after 10m00s\n"
+
+
+def test_completion_offers_files_for_the_file_of_commands():
+    (parameter,) = (each for each in submit.command.params if "--commands" in each.opts)
+    assert [item.type for item in parameter.shell_complete(click.Context(submit.command), "co")] == ["file"]

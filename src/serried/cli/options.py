@@ -143,7 +143,12 @@ sending = together(yes, _dry_run, run_view.as_json)
 _FLAGS: Sequence[tuple[str, str, Mapping[str, Any], str]] = (
     ("--array", "INDICES", {}, "Submit a job array: 0-999, 0-10:2 or 1,3,5; 0-99%8 runs 8 at a time. `off`: none."),
     ("--parallel", "N", {"type": int}, "Most array tasks that run at once. For short trials, see `sweep --workers`."),
-    ("--commands", "FILE", {"type": Path}, "Submit a job array: one task per line of FILE, counted from 0."),
+    (
+        "--commands",
+        "FILE",
+        {"type": click.Path(path_type=Path)},
+        "Submit a job array: one task per line of FILE, counted from 0.",
+    ),
     ("--repeat", "N", {"type": int}, "Run the command, or each line of FILE, N times with N seeds (`{seed}`)."),
     (
         "--stage",
