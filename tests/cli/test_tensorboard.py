@@ -21,7 +21,9 @@ from urllib.parse import quote
 import pytest
 
 from serried.base.errors import install_hint
+from serried.base.files import make_directory, write_json
 from serried.cli import ui
+from serried.records.index import Selection
 from serried.schema.plan import Sweep
 from waiting import until
 
@@ -185,6 +187,17 @@ def test_event_files_of_the_program_and_hostile_names_are_shown(make, serve):
     own = r"k3f9q2:results:runs:\udcff<b>\n"
     until(lambda: sorted(served.runs()) == ["k3f9q2:checkpoints:tensorboard", own, f"{own}:loss_train"])
     until(lambda: served.loss(f"{own}:loss_train") == [(2, 0.2)])
+
+
+def test_the_runs_own_folders_come_before_the_tree_that_it_worked_in(ended):
+    run = ended("k3f9q2")
+    source = run.plan.source._replace(snapshot=True)
+    write_json(run.record.directory.plan, run.plan._replace(source=source).to_json())
+    for folder in (run.where.source / "logs", run.where.path / TRACKER):
+        make_directory(folder)
+        (folder / "events.out.tfevents.1").touch()
+    curves = [name for name, _ in ui.named_event_files(Selection(run.record))]
+    assert curves == ["k3f9q2", "k3f9q2", "k3f9q2:logs"]  # the results have the tracker's folder, too
 
 
 def test_links_add_no_curves(ended, serve):

@@ -54,10 +54,12 @@ def named_event_files(selection: Selection) -> Iterator[tuple[str, Path]]:
     """
     tasks = [Selection(selection.record, task) for task in selection.tasks]
     for own in [selection, *tasks] if selection.is_array else tasks:
-        found = [_in_working_trees(own)] if own.is_array == selection.is_array else []  # tasks may share a tree
+        found = []
         if not own.is_array:
             found.append(_below(own.place.path / _TRACKER, str(_TRACKER)))  # also of many
             found += [_below(own.place.results, RESULTS), _below(own.place.checkpoints, CHECKPOINTS)]
+        if own.is_array == selection.is_array:  # tasks may share a tree
+            found.append(_in_working_trees(own))
         for at, path in itertools.chain(*found):
             yield str(own) if at.parent == _TRACKER else f"{own}:{at.parent}", path
 
