@@ -138,8 +138,7 @@ class SyncLoop:
         if not artifacts:
             self._warn_if_unmatched()
         writing = completeness.open_for_writing() if artifacts else set()
-        growing = [artifact for artifact in artifacts if completeness.is_open(artifact, writing)]
-        ready = [artifact for artifact in artifacts if artifact not in growing or is_append_only_text(artifact)]
+        ready = [one for one in artifacts if not completeness.is_open(one, writing) or is_append_only_text(one)]
         return [artifact.name for artifact, problem in self._copy_results(ready, urgent_before) if problem is COPIED]
 
     def finish(self, *, trusted: bool, all_trusted: bool) -> Dict[str, Any]:
