@@ -42,6 +42,25 @@ def test_models_that_cannot_be_joined_stop_with_the_first_rank_that_runs_out():
     assert (answers(first)[0][0], answers(second)[0][0]) == (3, 3)
 
 
+FREED = """
+import gc, weakref, torch
+import serried.train as st
+with st.session() as run:
+    model = run.wrap(torch.nn.Linear(2, 1))
+    gc.disable()
+    with run.uneven(model, [torch.ones(1, 2)] * (1 + run.rank)) as batches:
+        for batch in batches:
+            model(batch).sum().backward()
+    of_model = weakref.ref(model)
+    del model
+    print(of_model(), flush=True)
+"""
+
+
+def test_a_model_is_freed_with_its_last_name_as_without_uneven_data():
+    assert [(each.status, each.output) for each in run(FREED)] == [(0, "None\n")] * 2
+
+
 def test_alone_uneven_data_cost_nothing():
     script = UNEVEN.replace("PARALLEL", "None").replace("FAIL", "assert batches.__class__ is list")
     (only,) = train_ranks.finish(train_ranks.start(script, variables=[{}]))

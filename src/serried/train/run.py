@@ -344,8 +344,9 @@ class Session:
         else:
             self._mirrored = MirroredState(model, optimizers, self.all_checkpoints, self._group)
             try:
+                mirrored = [*self._mirrored.others, self._mirrored]
                 # Join changes the filters of warnings.
-                with _local_without_gradients(model), warnings.catch_warnings(), Join(self._mirrored.joinables):
+                with _local_without_gradients(model), warnings.catch_warnings(), Join(mirrored):
                     yield batches
             finally:
                 self._mirrored = None
@@ -639,7 +640,8 @@ class MirroredState(Joinable, JoinHook):
         all_saved = (obj for each in checkpoints for obj in each.objects.values())
         zero = (obj.optimizer for obj in all_saved if isinstance(obj, ZeroShard))
         stepping = {id(each): each for each in (*optimizers, *zero) if isinstance(each, Joinable)}
-        self.joinables: List[Any] = [model, *stepping.values(), self]
+        self.others: List[Any] = [model, *stepping.values()]
+        """What Join mirrors beside this: with itself among them, garbage would keep the model's memory."""
         self.has_only_the_model = not checkpoints
         """A rank that is out of data mirrors only the model's all-reduces: nothing else can be collective."""
         self._has_run_out = False
