@@ -89,7 +89,8 @@ def _end(attempt: Attempt) -> End:
     if not any(event["event"] == JournalEvent.ENDED for event in files.read_journal(attempt.files.events)):
         # The head was killed. Its nodes notice by themselves and end their ranks within the grace.
         limit = time.monotonic() + attempt.grace_seconds + STRAGGLER_SECONDS
-        while any(map(_is_busy, journals)) and time.monotonic() < limit:
+        busy = journals
+        while (busy := [journal for journal in busy if _is_busy(journal)]) and time.monotonic() < limit:
             time.sleep(0.2)
     orphans.clear(attempt)
     # Ranks of this node, the first, of which no end is known: its agent was killed before them.
