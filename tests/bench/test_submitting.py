@@ -1,6 +1,5 @@
 """A run for each point, at most once, whatever interrupts the command."""
 
-import dataclasses
 import os
 
 import pytest
@@ -107,7 +106,7 @@ def test_a_submission_that_can_never_start_frees_its_point(bench, scheduler):
         submit(bench())
     (record,) = records()
     scheduler.raises = None
-    record.write_submission(dataclasses.replace(record.submissions[0], state="failed"))  # as a later look finds out
+    record.write_submission(record.submissions[0]._replace(state="failed"))  # as a later look finds out
     done = submit(find("b-abcd"))
     assert [each.is_submitted for each in done.entries] == [True, True]
     assert record.id not in {each.run for each in done.entries}
