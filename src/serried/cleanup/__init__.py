@@ -1,6 +1,7 @@
 """The files of Serried on disks: listed, measured, and deleted once no run needs them.
 
-Run directories, copies of code, environments, images and staged data enter; `disk_items` lists each with its size, its
-last use and the reason why it must stay, and `removal` deletes what has none. It checks once more just before, and
-renames first: a submission that has just chosen an archive stores it anew. The only copy of an output stays.
+`disk_items` lists run directories, copies of code, environments, images and staged data, each with its size, its last
+use and the reason why it must stay. `removal` deletes those without a reason. Just before, it checks again and renames
+the archive, so that a submission which is about to reuse it stores a new copy. Runs whose outputs were never fetched
+stay, unless the user includes outputs.
 """

@@ -91,7 +91,7 @@ def choose_all(
             choice.go = [thing for thing in choice.go if not thing.unfetched]
     if older is not None and records:
         ids = {thing.run for thing in choice.go if thing.has_record}
-        choice.go += [disk_items.record_of(known.status_of(run)) for run in ids]
+        choice.go += [disk_items.record_of(status) for status in known.statuses if status.record.id in ids]
         choice.add(disk_items.records(known), older)
     choice.go += disk_items.remains(known)
     sources = disk_items.sources(known, [thing.path for thing in choice.go if thing.kind == disk_items.RUN])

@@ -1,8 +1,8 @@
 """The command line: the commands with their help, and their errors. The module of a command is imported on demand.
 
-Words enter; a command turns them into one value by the rooms below, and prints it as text or as JSON. What more than
-one command shows is in `views`. An error is one sentence and a hint, and its class is the exit status. Nothing is
-imported here that `serried --help` would pay for.
+A command parses its arguments, calls the rooms below for one value, and prints that as text or as JSON. Lines that
+several commands show are in `views`. An error is one sentence and a hint; its class decides the exit status. Every
+command imports this module, so its own imports must stay few.
 """
 
 from __future__ import annotations

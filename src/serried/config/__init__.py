@@ -1,9 +1,9 @@
 """Text to values: files, precedence, validation, and the source of each value.
 
-`serried.toml`, the profiles of site, user and cluster, the environment and the command line enter; an `Experiment` with
-its `Cluster` leaves, each value with its origin. `definitions` declares each setting once; `values` reads a kind of
-value from each source; `layers` finds the strongest source. The scheduler is asked only for partitions that no profile
-describes. The order of the layers is promised in docs/configuration.md.
+The sources are `serried.toml`, the profiles of site, user and cluster, the environment and the command line. The result
+is an `Experiment` with its `Cluster`, and the origin of each value. `definitions` declares each setting once, `values`
+reads each kind of value, and `layers` chooses the strongest source; docs/configuration.md has their order. The
+scheduler is asked only for partitions that no profile describes.
 """
 
 from __future__ import annotations

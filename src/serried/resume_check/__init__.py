@@ -1,5 +1,5 @@
 """Runs a training twice, once to its end and once stopped and resumed, and compares the two.
 
-`check` submits the runs, as any user does, and stops the second at the chosen steps. Their curves and traces enter
-`judge`, which is pure; a judgement leaves: exact, or the first step and the state that differ.
+`check` submits both runs and stops the second at the chosen steps. `judge` reads their curves and traces and compares
+them: they are equal, or it names the first difference.
 """

@@ -8,6 +8,7 @@ failure does not count until the launcher gives up.
 
 from __future__ import annotations
 
+import abc
 import errno
 import os
 import signal
@@ -68,7 +69,7 @@ class RankConnection:
         self.socket.send({"do": ToLaunched.REFUSE, "because": because})
 
 
-class ConnectedRanks(Ranks):
+class ConnectedRanks(Ranks, abc.ABC):
     """Ranks that a launcher starts. Each is connected to the agent of its node."""
 
     def __init__(self, work: Attempt, node: int, variables: Dict[str, Any], agent: NodeServices, threads: int) -> None:
@@ -127,9 +128,9 @@ class ConnectedRanks(Ranks):
         self._on_ended(connection, rank, exit_, message)
         self._agent.reap()
 
+    @abc.abstractmethod
     def _on_first_message(self, connection: RankConnection, message: Message) -> None:
         """Handle a message of a program that is no identified rank."""
-        raise NotImplementedError
 
     def _on_started(self, rank: Rank) -> None: ...
 
