@@ -11,7 +11,7 @@ import posixpath
 import sys
 import time
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 PROC = "/proc"
 CGROUPS = Path("/sys/fs/cgroup")
@@ -132,10 +132,11 @@ def adopt_orphans() -> None:
 def _prctl(option: int, value: int) -> Optional[Callable[[], object]]:
     if sys.platform == "linux":
         with contextlib.suppress(ImportError, OSError, AttributeError):  # some Pythons have no ctypes
-            import ctypes  # takes milliseconds, and few processes need it at their start
+            import _ctypes  # `ctypes` around it takes milliseconds
 
-            prctl = ctypes.CDLL(None).prctl
-            return lambda: prctl(option, int(value), 0, 0, 0)
+            this_program: Any = None
+            prctl = _ctypes.dlsym(_ctypes.dlopen(this_program, 0), "prctl")
+            return lambda: _ctypes.call_function(prctl, (option, int(value), 0, 0, 0))
     return None
 
 

@@ -381,8 +381,6 @@ class Head:
         self.loop.every(self._live.interval, self._live.write)
         if not self.attempt.plan.environment.setup:
             self._unpack()
-        import hmac  # noqa: F401 - to check who connects; loads OpenSSL
-
         if not self._has_ended or self._launcher.is_running:
             self.loop.run()
         self._launcher.signal(signal.SIGKILL)
