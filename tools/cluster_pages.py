@@ -42,7 +42,7 @@ class Profile:
 
     def text(self, key: str) -> str:
         """The same as one would write it."""
-        return keys(Cluster)[key].kind.show(self.get(key))
+        return str(keys(Cluster)[key].kind.show(self.get(key)))
 
     def tables(self, name: str, kind: type) -> tuple[list[str], list[list[str]]]:
         """Heads and rows of its partitions, or of its types of GPU."""

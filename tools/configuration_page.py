@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from serried.config import definitions
-from serried.config.definitions import Key
 from serried.schema import plan
+from serried.schema.plan import Key
 
 MARKER = "<!-- `make docs` writes the rest of this page from the definitions. -->"
 

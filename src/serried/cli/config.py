@@ -17,7 +17,8 @@ from serried import config
 from serried.base.text import counted
 from serried.cli import GroupWithHelp, options, run_view
 from serried.config import definitions, profile, toml
-from serried.config.definitions import Key
+from serried.schema import codec
+from serried.schema.plan import Key
 from serried.views import console
 
 
@@ -62,7 +63,7 @@ def show_cluster(name: str | None, *, as_json: bool) -> None:
     resolved = config.resolve(None, (), {}, name, Path.cwd(), os.environ)
     cluster = resolved.cluster
     if as_json:
-        fields = dataclasses.asdict(cluster)
+        fields = codec.to_json(cluster)
         del fields["site"]  # its settings are keys of the cluster
         console.out_json(cluster=fields | definitions.values_of(cluster))
         return

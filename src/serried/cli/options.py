@@ -15,9 +15,9 @@ import click
 from serried import config
 from serried.base.errors import UsageError
 from serried.cli import ARGUMENTS_HINT, run_view
-from serried.config.definitions import Key, Resources, keys
+from serried.config.definitions import Resources, keys
 from serried.config.values import BOOLEAN, BadValue, Typed
-from serried.schema.plan import Launch, Track
+from serried.schema.plan import Key, Launch, Track
 from serried.submission import script
 from serried.submission.deliver import Observe, Prepared
 from serried.submission.request import Request

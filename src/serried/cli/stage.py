@@ -143,15 +143,15 @@ def _staging_job(
     resources = {name: value for name, value in defaults.items() if name not in requested}
     alone = dataclasses.replace(
         resolved,
-        project=dataclasses.replace(resolved.project, snapshot=False),
+        project=resolved.project._replace(snapshot=False),
         experiment=config.Experiment(
             "stage",
             NOTHING,
             cluster=experiment.cluster,
-            resources=dataclasses.replace(experiment.resources, **resources),
+            resources=experiment.resources._replace(**resources),
             # The whole environment: `data.prepare` runs in it, and would run again in a different one.
-            environment=dataclasses.replace(environment, planned=environment.planned._replace(check="")),
-            data=dataclasses.replace(data, planned=data.planned._replace(results=())),
+            environment=environment._replace(planned=environment.planned._replace(check="")),
+            data=data._replace(planned=data.planned._replace(results=())),
         ),
     )
     plan = make_plan(alone, run_id=new_id(), created=iso(time.time()))

@@ -7,12 +7,9 @@ the plan's object as a field. So planning copies objects, not values. A field th
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
-import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -22,9 +19,11 @@ from serried.config import values
 from serried.config.toml import Keys, dotted
 from serried.config.values import BadValue, Kind, Typed, guess
 from serried.schema.plan import (
+    KEYS,
     Container,
     Data,
     Environment,
+    Key,
     Launch,
     Limit,
     Notify,
@@ -35,30 +34,12 @@ from serried.schema.plan import (
     Site,
     Sync,
     Track,
+    setting,
+    settings,
 )
 
-
-class Key(NamedTuple):
-    kind: Kind
-    help: str
-    default: str | None = None
-    """The value of a key that is not set, in words for the reader."""
-    alias: str | None = None
-    """Another name for the key."""
-    is_optional: bool = False
-    """An empty text is valid too: it removes the value of a weaker source."""
-
-
-def key(kind: Kind, text: str, *, default: str | None = None, value: Any = None, alias: str | None = None) -> Any:
-    """A dataclass field that is a setting: `text` is its help, `value` its value if nothing sets it."""
-    definition = Key(kind, text, default, alias, is_optional=_is_empty(value))
-    if isinstance(value, dict):
-        return field(default_factory=dict, metadata={"key": definition})
-    return field(default=value, metadata={"key": definition})
-
-
-OF_PLAN = {"of_plan": True}
-"""Marks a field that is a part of the plan: its settings are keys of the table too."""
+INLINED = frozenset({"planned", "site"})
+"""Fields that hold a part of the plan whose settings are keys of the table too."""
 
 
 def keys(table: Any) -> dict[str, Key]:
@@ -66,211 +47,194 @@ def keys(table: Any) -> dict[str, Key]:
     return {name: key for name, _, key in _declared(table)}
 
 
-def values_of(table: object) -> dict[str, Any]:
+def values_of(table: Any) -> dict[str, Any]:
     """The values of a table, by key."""
-    return {name: attrgetter(path)(table) for name, path, _ in _declared(type(table))}
+    return {name: attrgetter(path)(table) for name, path, _ in _declared(table.__class__)}
 
 
 def fields_of(table: Any, by_key: Mapping[str, Any]) -> dict[str, Any]:
     """Values by key, as arguments of `table`: those of a part of the plan in an object of that part."""
     arguments = {path: by_key[name] for name, path, _ in _declared(table) if name in by_key and "." not in path}
-    return arguments | {name: part(**fields_of(part, by_key)) for name, part in _parts(table).items()}
+    parts = {field: type(table._field_defaults[field]) for field in INLINED.intersection(table._fields)}
+    return arguments | {field: part(**fields_of(part, by_key)) for field, part in parts.items()}
 
 
-def _parts(table: Any) -> dict[str, Any]:
-    """The types of the fields that are parts of the plan."""
-    fields = () if hasattr(table, "_fields") else dataclasses.fields(table)
-    return {f.name: f.default_factory for f in fields if "of_plan" in f.metadata}
-
-
+@functools.cache
 def _declared(table: Any) -> tuple[tuple[str, str, Key], ...]:
     """Each key of a table: its name, the path of its field (`site.root`), and its declaration."""
-    if hasattr(table, "_fields"):
-        return tuple(_annotated(table))
-    parts = _parts(table)
     declared: list[tuple[str, str, Key]] = []
-    for f in dataclasses.fields(table):
-        if f.name in parts:
-            declared += [(name, f"{f.name}.{path}", key) for name, path, key in _annotated(parts[f.name])]
-        elif "key" in f.metadata:
-            declared.append((f.name, f.name, f.metadata["key"]))
+    for field in table._fields:
+        if field in INLINED:
+            part: Any = type(table._field_defaults[field])
+            declared += [(name, f"{field}.{path}", key) for name, path, key in _declared(part)]
+        elif key := KEYS[table].get(field):
+            name = key.name or field.removesuffix("_seconds").removesuffix("_bytes")
+            kind = getattr(values, key.kind) if isinstance(key.kind, str) else key.kind
+            declared.append((name, field, key._replace(kind=kind)))
     return tuple(declared)
 
 
-_hints = functools.cache(functools.partial(typing.get_type_hints, include_extras=True))
-
-
-def _annotated(part: Any) -> Iterator[tuple[str, str, Key]]:
-    for name, hint in _hints(part).items():
-        for spec in getattr(hint, "__metadata__", ()):
-            is_optional = _is_empty(part._field_defaults[name])
-            key = Key(getattr(values, spec.kind), spec.help, spec.default, is_optional=is_optional)
-            yield spec.key or re.sub("_(seconds|bytes)$", "", name), name, key
-
-
-def _is_empty(value: Any) -> bool:
-    return value in (None, "", ())
-
-
-@dataclass(frozen=True)
-class Resources:
-    nodes: int | None = key(values.COUNT, "Number of nodes.", default="1")
-    gpus: int | None = key(
+@settings
+class Resources(NamedTuple):
+    nodes: int | None = setting(values.COUNT, "Number of nodes.", default="1")
+    gpus: int | None = setting(
         values.COUNT_OR_NONE, "GPUs per node.", default="1 on clusters with GPUs; 0 with `ranks` alone"
     )
-    gpu_type: str | None = key(values.TEXT, "Type of GPU, in the cluster's words.", default="any")
-    ranks: int | None = key(values.COUNT, "Ranks (processes) per node.", default="one per GPU, else 1")
-    cpus: int | None = key(values.COUNT, "CPUs per GPU; per rank without GPUs.", default="2")
-    mem: int | None = key(values.MEMORY, "Memory per GPU (per rank without GPUs), or `all`.", default="10G")
-    mem_per_node: int | None = key(values.MEMORY, "Memory per node, instead of `mem`.")
-    mem_per_cpu: int | None = key(values.MEMORY_PART, "Memory per CPU, instead of `mem`.")
-    time: int | None = key(values.DURATION, "Time limit.", default="1h; none on `local`")
-    account: str | None = key(values.TEXT, "Account to charge.", default="`SBATCH_ACCOUNT`, else the cluster's choice")
-    partition: str | None = key(
+    gpu_type: str | None = setting(values.TEXT, "Type of GPU, in the cluster's words.", default="any")
+    ranks: int | None = setting(values.COUNT, "Ranks (processes) per node.", default="one per GPU, else 1")
+    cpus: int | None = setting(values.COUNT, "CPUs per GPU; per rank without GPUs.", default="2")
+    mem: int | None = setting(values.MEMORY, "Memory per GPU (per rank without GPUs), or `all`.", default="10G")
+    mem_per_node: int | None = setting(values.MEMORY, "Memory per node, instead of `mem`.")
+    mem_per_cpu: int | None = setting(values.MEMORY_PART, "Memory per CPU, instead of `mem`.")
+    time: int | None = setting(values.DURATION, "Time limit.", default="1h; none on `local`")
+    account: str | None = setting(
+        values.TEXT, "Account to charge.", default="`SBATCH_ACCOUNT`, else the cluster's choice"
+    )
+    partition: str | None = setting(
         values.TEXT,
         "Partition. `queue` is another name.",
         default="`SBATCH_PARTITION`, else the cluster's choice",
         alias="queue",
     )
-    qos: str | None = key(values.TEXT, "Quality of service.", default="`SBATCH_QOS`, else the cluster's choice")
-    reservation: str | None = key(values.TEXT, "Reservation.", default="`SBATCH_RESERVATION`, else none")
-    constraint: tuple[str, ...] = key(values.TEXTS, "Features that every node must have.", value=())
-    exclusive: bool | None = key(
+    qos: str | None = setting(values.TEXT, "Quality of service.", default="`SBATCH_QOS`, else the cluster's choice")
+    reservation: str | None = setting(values.TEXT, "Reservation.", default="`SBATCH_RESERVATION`, else none")
+    constraint: tuple[str, ...] = setting(values.TEXTS, "Features that every node must have.", value=())
+    exclusive: bool | None = setting(
         values.BOOLEAN, "Reserve whole nodes, with all their CPUs and memory.", default="false"
     )
-    licenses: tuple[str, ...] = key(values.COMMA_TEXTS, "Licences, `name:count`.", value=())
-    comment: str | None = key(values.TEXT, "Comment for the scheduler's records.")
-    mail_user: str | None = key(values.TEXT, "Address for the scheduler's mail.")
-    mail_type: tuple[str, ...] = key(
+    licenses: tuple[str, ...] = setting(values.COMMA_TEXTS, "Licences, `name:count`.", value=())
+    comment: str | None = setting(values.TEXT, "Comment for the scheduler's records.")
+    mail_user: str | None = setting(values.TEXT, "Address for the scheduler's mail.")
+    mail_type: tuple[str, ...] = setting(
         values.COMMA_TEXTS, "Events of the scheduler's mail: `END`, `FAIL`, `ALL` …", value=()
     )
-    extra: tuple[str, ...] = key(values.TEXTS, "Further options of the scheduler.", value=())
+    extra: tuple[str, ...] = setting(values.TEXTS, "Further options of the scheduler.", value=())
 
 
-@dataclass(frozen=True)
-class EnvironmentRequest:
-    venv: str | bool | None = key(
+@settings
+class EnvironmentRequest(NamedTuple):
+    venv: str | bool | None = setting(
         values.PLACE,
         "Virtual environment: a folder, a file to build it from, or `true`: see [environments](environments.md).",
         default="the active one",
     )
-    conda: str | bool | None = key(
+    conda: str | bool | None = setting(
         values.NAMED_PLACE,
         "Conda environment: its name or folder, or a file to build it from, or `true` for `environment.yml`.",
         default="the active one",
     )
-    python: str | None = key(
+    python: str | None = setting(
         values.TEXT, "Python of a virtual environment that Serried builds.", default="`python3` on PATH"
     )
-    torch: str | None = key(
+    torch: str | None = setting(
         values.TORCH, "Preferred build of PyTorch in environments that Serried builds.", default="PyPI's"
     )
-    planned: Environment = field(default_factory=Environment, metadata=OF_PLAN)
+    planned: Environment = Environment()
     """With the values of the fields above: a folder, a name or a `Build`."""
 
 
-@dataclass(frozen=True)
-class DataRequest:
-    planned: Data = field(default_factory=Data, metadata=OF_PLAN)
-    root: str = key(
+@settings
+class DataRequest(NamedTuple):
+    planned: Data = Data()
+    root: str = setting(
         values.TEXT,
         "Folder that relative paths in `stage` start from.",
         default="`scratch`/PROJECT, else `data` in the project's folder",
         value="",
     )
     """Absolute once resolved."""
-    prepare: tuple[str, ...] = key(
+    prepare: tuple[str, ...] = setting(
         values.COMMAND,
         "Command that creates the data. `submit` runs it once, on this machine, in the project's folder.",
         value=(),
     )
 
 
-@dataclass(frozen=True)
-class Experiment:
+@settings
+class Experiment(NamedTuple):
     name: str
-    command: tuple[str, ...] = key(
+    command: tuple[str, ...] = setting(
         values.COMMAND, "Command of each rank: a list of words, or text that is split like a shell command.", value=()
     )
-    script: tuple[str, ...] = key(
+    script: tuple[str, ...] = setting(
         values.COMMAND,
         "Job script to run unmodified instead of a command, with its arguments: `train.sbatch`. See "
         "[job scripts](job-scripts.md).",
         value=(),
     )
-    shell: bool = key(values.BOOLEAN, "Run `command` in bash.", default="false", value=False)
-    beside: tuple[SideCommand, ...] = key(
+    shell: bool = setting(values.BOOLEAN, "Run `command` in bash.", default="false", value=False)
+    beside: tuple[SideCommand, ...] = setting(
         values.SIDE_COMMANDS,
         "Commands that run beside the ranks of each node: see [commands beside the ranks](beside.md).",
         value=(),
     )
-    seed: int = key(
+    seed: int = setting(
         values.COUNT_OR_NONE,
         "Value of `{seed}`. A task of an array adds its index, or the number of its repeat.",
         default="0",
         value=0,
     )
-    array: str | None = key(
+    array: str | None = setting(
         values.ARRAY,
         "Indices of a job array: `0-99`, `0-10:2` or `1,3,5`; with `%8`, at most 8 tasks run at once.",
         default="no array",
     )
-    debug: bool = key(values.BOOLEAN, "Let NCCL and torch.distributed log more.", default="false", value=False)
-    workdir: str = key(
+    debug: bool = setting(values.BOOLEAN, "Let NCCL and torch.distributed log more.", default="false", value=False)
+    workdir: str = setting(
         values.TEXT, "Folder where ranks start, relative to the project.", default="the project's folder", value="."
     )
-    ranks_meet: bool = key(
+    ranks_meet: bool = setting(
         values.BOOLEAN,
         "Warn if several ranks never connect to one another; set to false for independent ranks.",
         default="true",
         value=True,
     )
-    after: tuple[str, ...] = key(
+    after: tuple[str, ...] = setting(
         values.TEXTS,
         "Experiments that this one depends on: `prepare`, or `prepare:any`. See [chains](chains.md#after-other-runs).",
         value=(),
     )
-    cluster: str | None = key(values.TEXT, "Cluster for `serried submit`.", default="the cluster recognised")
-    config: Mapping[str, Any] = key(
+    cluster: str | None = setting(values.TEXT, "Cluster for `serried submit`.", default="the cluster recognised")
+    config: Mapping[str, Any] = setting(
         values.SETTINGS,
         "Settings of the training: `lr = 0.1`, `model.width = 64`. Merged by name.",
         value={},
     )
     """By dotted name."""
     resources: Resources = Resources()
-    environment: EnvironmentRequest = field(default_factory=EnvironmentRequest)
-    limit: Limit = field(default_factory=Limit)
-    notify: Notify = field(default_factory=Notify)
-    launch: Launch = field(default_factory=Launch)
-    container: Container = field(default_factory=Container)
-    data: DataRequest = field(default_factory=DataRequest)
-    checkpoint: Sync = field(default_factory=Sync)
-    track: Track = field(default_factory=Track)
-    metric: ReportedMetric = field(default_factory=ReportedMetric)
-    sampling: Sampling = field(default_factory=Sampling)
-    report: ReportSettings = field(default_factory=ReportSettings)
+    environment: EnvironmentRequest = EnvironmentRequest()
+    limit: Limit = Limit()
+    notify: Notify = Notify()
+    launch: Launch = Launch()
+    container: Container = Container()
+    data: DataRequest = DataRequest()
+    checkpoint: Sync = Sync()
+    track: Track = Track()
+    metric: ReportedMetric = ReportedMetric()
+    sampling: Sampling = Sampling()
+    report: ReportSettings = ReportSettings()
 
 
-@dataclass(frozen=True)
-class Project:
+@settings
+class Project(NamedTuple):
     directory: str
     """Absolute."""
     file: str | None
     """The file that describes the project, or None."""
-    name: str = key(values.NAME, "Name of the project.", default="its folder's name", value="")
-    link: tuple[str, ...] = key(
+    name: str = setting(values.NAME, "Name of the project.", default="its folder's name", value="")
+    link: tuple[str, ...] = setting(
         values.TEXTS,
         "Entries that the snapshot links instead of copying (`data`), or does not link (`!outputs`).",
         default="top-level entries that git ignores",
         value=(),
     )
-    snapshot: bool = key(
+    snapshot: bool = setting(
         values.BOOLEAN,
         "Run a copy of the code as of submit; false runs the project itself.",
         default="true",
         value=True,
     )
-    share: str = key(
+    share: str = setting(
         Kind("`user` or `group`", values.choice("user", "group")),
         "Readers of a run's files.",
         default="`user`",
@@ -290,55 +254,55 @@ def _resource_keys(value: Any) -> tuple[str, ...]:
     return ignored
 
 
-@dataclass(frozen=True)
-class Partition:
-    time: int | None = key(values.DURATION, "Longest time limit.")
-    nodes: int | None = key(values.COUNT, "Most nodes of a job.")
-    gpus: int | None = key(values.COUNT_OR_NONE, "GPUs on each node.")
-    total_gpus: int | None = key(values.COUNT_OR_NONE, "Most GPUs of a job, over all its nodes.")
-    cpus: int | None = key(values.COUNT, "CPUs on each node.")
-    mem: int | None = key(values.MEMORY_PART, "Memory on each node.")
-    jobs: int | None = key(values.COUNT, "Most running jobs of one user.")
+@settings
+class Partition(NamedTuple):
+    time: int | None = setting(values.DURATION, "Longest time limit.")
+    nodes: int | None = setting(values.COUNT, "Most nodes of a job.")
+    gpus: int | None = setting(values.COUNT_OR_NONE, "GPUs on each node.")
+    total_gpus: int | None = setting(values.COUNT_OR_NONE, "Most GPUs of a job, over all its nodes.")
+    cpus: int | None = setting(values.COUNT, "CPUs on each node.")
+    mem: int | None = setting(values.MEMORY_PART, "Memory on each node.")
+    jobs: int | None = setting(values.COUNT, "Most running jobs of one user.")
 
 
-@dataclass(frozen=True)
-class Gpu:
+@settings
+class Gpu(NamedTuple):
     """Defaults for jobs with GPUs of one type."""
 
-    cpus: int | None = key(values.COUNT, "CPUs per GPU, unless the job sets them.")
-    mem: int | None = key(values.MEMORY_PART, "Memory per GPU, unless the job sets it.")
+    cpus: int | None = setting(values.COUNT, "CPUs per GPU, unless the job sets them.")
+    mem: int | None = setting(values.MEMORY_PART, "Memory per GPU, unless the job sets it.")
 
 
-@dataclass(frozen=True)
-class Match:
-    hostname: tuple[str, ...] = key(values.TEXTS, "Patterns (`*`) for the host's name.", value=())
-    environ: Mapping[str, str] = key(values.PATTERNS, "Variables and patterns (`*`) for their values.", value={})
+@settings
+class Match(NamedTuple):
+    hostname: tuple[str, ...] = setting(values.TEXTS, "Patterns (`*`) for the host's name.", value=())
+    environ: Mapping[str, str] = setting(values.PATTERNS, "Variables and patterns (`*`) for their values.", value={})
 
 
-@dataclass(frozen=True)
-class Cluster:
+@settings
+class Cluster(NamedTuple):
     name: str
-    title: str | None = key(values.TEXT, "A description in one line.")
-    login: str | None = key(values.TEXT, "Login host.")
-    notes: tuple[str, ...] = key(values.TEXTS, "Further facts for users.", value=())
-    scheduler: str = key(
+    title: str | None = setting(values.TEXT, "A description in one line.")
+    login: str | None = setting(values.TEXT, "Login host.")
+    notes: tuple[str, ...] = setting(values.TEXTS, "Further facts for users.", value=())
+    scheduler: str = setting(
         Kind(_NAMED, values.choice(*schedulers.NAMES)),
         "The scheduler.",
         default=f"`{schedulers.DEFAULT}`",
         value=schedulers.DEFAULT,
     )
-    site: Site = field(default_factory=Site, metadata=OF_PLAN)
-    modules: tuple[str, ...] = key(
+    site: Site = Site()
+    modules: tuple[str, ...] = setting(
         values.TEXTS, "Modules that users load; for information. `environment.modules` loads modules in jobs.", value=()
     )
-    needs_account: bool | None = key(values.BOOLEAN, "A job must name an account.", default="false")
-    accounts: tuple[str, ...] = key(values.TEXTS, "Patterns of account names: `def-*`.", value=())
-    ignores: tuple[str, ...] = key(
+    needs_account: bool | None = setting(values.BOOLEAN, "A job must name an account.", default="false")
+    accounts: tuple[str, ...] = setting(values.TEXTS, "Patterns of account names: `def-*`.", value=())
+    ignores: tuple[str, ...] = setting(
         Kind("list of keys of `resources`", _resource_keys, many=True, show=values.TEXTS.show),
         "Resources that this cluster does not support. They are left out of requests, with a note.",
         value=(),
     )
-    continues: tuple[str, ...] = key(
+    continues: tuple[str, ...] = setting(
         Kind(
             "list of `requeue`, `successor` and `prequeued`",
             lambda value: tuple(map(values.FORM.parse, values.texts(value))),
@@ -349,36 +313,38 @@ class Cluster:
         default="all three",
         value=(),
     )
-    build: str = key(
+    build: str = setting(
         Kind("`here`, `job` or `gpu-job`", values.choice("here", "job", "gpu-job")),
         "Place to build environments: on this machine, or in a job with its compilers or `nvcc`.",
         default="`here`",
         value="here",
     )
-    local_disk_stays: bool | None = key(
+    local_disk_stays: bool | None = setting(
         values.BOOLEAN, "Files that a job leaves on a node's disk stay until they are deleted.", default="false"
     )
-    scratch: str = key(
+    scratch: str = setting(
         values.TEXT,
         "Folder for users' data that compute nodes see. May contain variables.",
         default="`$SCRATCH`, `$PSCRATCH` or `/scratch/$USER`",
         value="",
     )
-    gpus_per_node: int | None = key(values.COUNT_OR_NONE, "Most GPUs on one node.", default="queried from the cluster")
-    cpus_per_node: int | None = key(values.COUNT, "Most CPUs on one node.", default="not checked")
-    gpu_types: tuple[str, ...] = key(values.TEXTS, "Types of GPUs.", default="not checked", value=())
-    default_partition: str | None = key(
+    gpus_per_node: int | None = setting(
+        values.COUNT_OR_NONE, "Most GPUs on one node.", default="queried from the cluster"
+    )
+    cpus_per_node: int | None = setting(values.COUNT, "Most CPUs on one node.", default="not checked")
+    gpu_types: tuple[str, ...] = setting(values.TEXTS, "Types of GPUs.", default="not checked", value=())
+    default_partition: str | None = setting(
         values.TEXT, "Partition of jobs that name none.", default="queried from the cluster"
     )
-    max_time: int | None = key(values.DURATION, "Longest time limit of all partitions.", default="not checked")
-    match: Match = field(default_factory=Match)
+    max_time: int | None = setting(values.DURATION, "Longest time limit of all partitions.", default="not checked")
+    match: Match = Match()
     """Its signs."""
-    partitions: Mapping[str, Partition] = field(default_factory=dict)
+    partitions: Mapping[str, Partition] = {}
     knows_partitions: bool = True
     """The list is complete. Profiles in Serried describe some partitions, the scheduler lists all."""
-    gpus: Mapping[str, Gpu] = field(default_factory=dict)
+    gpus: Mapping[str, Gpu] = {}
     """By type."""
-    sources: Mapping[str, str] = key(
+    sources: Mapping[str, str] = setting(
         Kind("table of texts", values.text, names=True, nested=True),
         "Sources of the profile's values, by key: `resources.cpus`. The source of a table covers all its keys.",
         value={},
@@ -391,42 +357,48 @@ class Cluster:
         return self.sources.get(key)
 
 
-@dataclass(frozen=True)
-class SweepTable:
+@settings
+class SweepTable(NamedTuple):
     """`serried.sweeps` reads the values: the same keys stand in the files of W&B."""
 
-    experiment: str | None = key(values.TEXT, "The experiment whose command the trials run.", default="the only one")
-    method: str | None = key(
+    experiment: str | None = setting(
+        values.TEXT, "The experiment whose command the trials run.", default="the only one"
+    )
+    method: str | None = setting(
         Kind("`grid`, `random` or `bayes`", values.choice("grid", "random", "bayes")),
         "Try all combinations of values, random ones, or those that a search by Optuna proposes.",
         default="`grid`",
     )
-    id: str | None = key(
+    id: str | None = setting(
         values.TEXT,
         "`ENTITY/PROJECT/ID` of a sweep at W&B, whose agents start the trials. Excludes the keys of its definition.",
     )
-    metric: Mapping[str, Any] = key(
+    metric: Mapping[str, Any] = setting(
         values.SETTINGS,
         '`name` of the logged value that orders the trials, `goal`: `"minimize"` or `"maximize"`, and `from` if the '
         "program prints the value: `'stdout:val_acc=(\\S+)'`, or writes it: `'file:metrics.json:val_acc'`.",
         value={},
     )
-    parameters: Mapping[str, Any] = key(
+    parameters: Mapping[str, Any] = setting(
         values.SETTINGS,
         "The parameters: `lr.values = [0.1, 0.01]`, `wd = { min = 1e-6, max = 1e-2, distribution = "
         '"log_uniform_values" }`. See [sweeps](sweeps.md).',
         value={},
     )
-    early_terminate: Mapping[str, Any] = key(
+    early_terminate: Mapping[str, Any] = setting(
         values.SETTINGS,
         'End trials early that are worse than others: `{ type = "hyperband", min_iter = 3 }`, or `type = "median"`.',
         value={},
     )
-    run_cap: int | None = key(values.COUNT, "Number of drawn trials; most trials of a grid.", default="the whole grid")
-    seeds: int | None = key(values.COUNT, "Trials with the same parameters and other seeds, by the parameter `seed`.")
-    seed: int | None = key(values.COUNT_OR_NONE, "Seed of the random draws, and the first of `seeds`.", default="0")
-    parallel: int | None = key(values.COUNT, "Most trials that run at once.", default="the scheduler's choice")
-    workers: int | None = key(
+    run_cap: int | None = setting(
+        values.COUNT, "Number of drawn trials; most trials of a grid.", default="the whole grid"
+    )
+    seeds: int | None = setting(
+        values.COUNT, "Trials with the same parameters and other seeds, by the parameter `seed`."
+    )
+    seed: int | None = setting(values.COUNT_OR_NONE, "Seed of the random draws, and the first of `seeds`.", default="0")
+    parallel: int | None = setting(values.COUNT, "Most trials that run at once.", default="the scheduler's choice")
+    workers: int | None = setting(
         values.COUNT, "Most jobs that run at once, each one trial after another.", default="a job for each trial"
     )
 
@@ -455,10 +427,9 @@ EVERY = "*"
 """Stands for any name that the user chooses."""
 
 
-@dataclass(frozen=True)
-class Table:
-    keys: Mapping[str, Key] = field(default_factory=dict)
-    tables: Mapping[str, Table] = field(default_factory=dict)
+class Table(NamedTuple):
+    keys: Mapping[str, Key] = {}
+    tables: Mapping[str, Table] = {}
 
     def key_named(self, name: str) -> str | None:
         """The key with this name or alias."""

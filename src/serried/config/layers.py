@@ -7,7 +7,6 @@ counts, and its source is kept.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import posixpath
 import re
@@ -42,6 +41,7 @@ from serried.schema.names import JOB_VARIABLES
 from serried.schema.plan import (
     Build,
     Container,
+    Key,
     Launch,
     Limit,
     Notify,
@@ -420,7 +420,7 @@ Part = TypeVar("Part")
 
 
 class Builder:
-    """Builds dataclasses from settings, and collects origins and notes."""
+    """Builds tables from settings, and collects origins and notes."""
 
     def __init__(self, settings: Mapping[Keys, Setting], cluster: str, environ: Mapping[str, str]) -> None:
         self._settings = settings
@@ -522,7 +522,7 @@ class Builder:
         named = {where[len(place)]: None for where in self._settings if where[: len(place)] == place}
         return {name: self._table(table, (*place, name)) for name in named}
 
-    def _values(self, keys: Mapping[str, definitions.Key], place: Keys) -> dict[str, Any]:
+    def _values(self, keys: Mapping[str, Key], place: Keys) -> dict[str, Any]:
         """The keys of a table at `place` that are set, with their values."""
         values: dict[str, Any] = {}
         for name, key in keys.items():
@@ -596,7 +596,7 @@ class Builder:
             build=next((Build(*entry, request.python, request.torch, cluster.build) for entry in builds.items()), None),
             **{name: place for name, place in places.items() if name not in builds},
         )
-        return dataclasses.replace(request, planned=planned)
+        return request._replace(planned=planned)
 
     def _module(self, entry: str, project: Path) -> str:
         """A module's name, or `use DIR` with an absolute path."""
@@ -1033,8 +1033,8 @@ def _fit(
         *most, last = (f"`{key}`" for key in dropped)
         listed = f"{', '.join(most)} and {last}" if most else last
         notes.append(f"`{cluster.name}` does not support {listed}: not requested")
-        resources = dataclasses.replace(request, **{key: getattr(unset, key) for key in dropped})
-        experiment = dataclasses.replace(experiment, resources=resources)
+        resources = request._replace(**{key: getattr(unset, key) for key in dropped})
+        experiment = experiment._replace(resources=resources)
     key, requested = "limit.continue", experiment.limit.continue_by
     if cluster.continues and not (key in origins and requested in cluster.continues):
         form = cluster.continues[0]
@@ -1042,7 +1042,7 @@ def _fit(
             notes.append(f'`{cluster.name}` does not allow `{key} = "{requested}"`: using `{form}`')
         if origin := origins.get("cluster.continues"):
             sources[key] = origin
-        experiment = dataclasses.replace(experiment, limit=experiment.limit._replace(continue_by=form))
+        experiment = experiment._replace(limit=experiment.limit._replace(continue_by=form))
     return experiment, tuple(notes), sources
 
 

@@ -14,9 +14,9 @@ from serried import schedulers
 from serried.base import files
 from serried.base.errors import SchedulerUnreachable, UsageError
 from serried.config import definitions, layers, toml
-from serried.config.definitions import Key
 from serried.config.toml import Keys, dotted
 from serried.schedulers.survey import Learnt
+from serried.schema.plan import Key
 
 
 def text(scheduler: str, learnt: Learnt, hostname: str, when: str) -> str:

@@ -14,6 +14,8 @@ _UNIONS = (Union, getattr(types, "UnionType", Union))  # Python 3.9 has no Union
 
 def to_json(value: Any) -> Any:
     """A named tuple as an object, with all that is in it. Other values are JSON already."""
+    if isinstance(value, dict):
+        return {name: to_json(item) for name, item in value.items()}
     if not isinstance(value, tuple):
         return value
     fields = getattr(value, "_fields", None)

@@ -7,23 +7,60 @@ declares its settings here, with key and help; `config` reads, checks and docume
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, TypeVar, Union
 
 from serried.schema import SCHEMA, codec, names
 from serried.schema.layout import RunDirectory, run_directory
 from serried.schema.successor_commands import part_of, token_of, tokens_of
 
+T = TypeVar("T")
 
-class KeySpec(NamedTuple):
-    """How users set a field."""
 
-    kind: str
-    """The name in `config.values` of the kind of its values."""
+class Key(NamedTuple):
+    """How users set a field of a table."""
+
+    kind: Any
+    """A kind of values in `config.values`, or its name there."""
     help: str
     default: Optional[str] = None
     """The value of a key that is not set, in words for the reader."""
-    key: str = ""
-    """Its key in a file; by default the field's name without its unit."""
+    value: Any = None
+    """The value of the field then."""
+    name: str = ""
+    """Its name in a file; by default the field's name without its unit."""
+    alias: Optional[str] = None
+    """Another name for the key."""
+
+    @property
+    def is_optional(self) -> bool:
+        """An empty text is valid too: it removes the value of a weaker source."""
+        return self.value in (None, "", ())
+
+
+KEYS: dict[type, dict[str, Key]] = {}
+"""The keys of each table, by field."""
+
+
+def setting(
+    kind: Any,
+    help_: str,
+    default: Optional[str] = None,
+    *,
+    value: Any = None,
+    name: str = "",
+    alias: Optional[str] = None,
+) -> Any:
+    """Declare a field that users set. See `Key`."""
+    return Key(kind, help_, default, value, name, alias)
+
+
+def settings(table: type[T]) -> type[T]:
+    """Decorate a named tuple that has fields made by `setting`: their defaults are the keys' values from now on."""
+    defaults = table._field_defaults  # type: ignore[attr-defined]
+    KEYS[table] = {field: key for field, key in defaults.items() if isinstance(key, Key)}
+    defaults.update({field: key.value for field, key in KEYS[table].items()})
+    table.__new__.__defaults__ = tuple(defaults.values())
+    return table
 
 
 class Build(NamedTuple):
@@ -39,50 +76,40 @@ class Build(NamedTuple):
     """`here`, `job` or `gpu-job`."""
 
 
+@settings
 class Environment(NamedTuple):
     """The environment of ranks. It has the names of secrets, never their values."""
 
-    modules: Annotated[
-        tuple[str, ...],
-        KeySpec(
-            "TEXTS",
-            "Modules to load, in this order. `use DIR` adds a folder of modulefiles, `unload NAME` unloads a module.",
-        ),
-    ] = ()
-    module_purge: Annotated[bool, KeySpec("BOOLEAN", "Unload all modules before `modules` are loaded.", "false")] = (
-        False
+    modules: tuple[str, ...] = setting(
+        "TEXTS",
+        "Modules to load, in this order. `use DIR` adds a folder of modulefiles, `unload NAME` unloads a module.",
+        value=(),
     )
-    setup: Annotated[
-        str,
-        KeySpec(
-            "LINES",
-            "Lines of bash to run on each node before its ranks start, in their folder. Ranks inherit exports and "
-            "limits.",
-        ),
-    ] = ""
-    check: Annotated[
-        Optional[str],
-        KeySpec(
-            "LINES",
-            "Python code that `submit` runs in the environment first: `import torch`. `false` skips every check.",
-            "activate the environment",
-        ),
-    ] = None
+    module_purge: bool = setting("BOOLEAN", "Unload all modules before `modules` are loaded.", "false", value=False)
+    setup: str = setting(
+        "LINES",
+        "Lines of bash to run on each node before its ranks start, in their folder. Ranks inherit exports and limits.",
+        value="",
+    )
+    check: Optional[str] = setting(
+        "LINES",
+        "Python code that `submit` runs in the environment first: `import torch`. `false` skips every check.",
+        "activate the environment",
+    )
     """None only activates the environment; "" skips that too."""
-    env: Annotated[Mapping[str, str], KeySpec("VARIABLES", "Variables to set. Merged by name.")] = {}
-    secrets: Annotated[
-        tuple[str, ...],
-        KeySpec(
-            "NAMES", "Names of secret variables. Their values are read at submit and appear in no file of Serried."
-        ),
-    ] = ()
-    env_file_path: Annotated[
-        Optional[str], KeySpec("TEXT", "File of `NAME=value` lines. The values are secrets.", key="env_file")
-    ] = None
+    env: Mapping[str, str] = setting("VARIABLES", "Variables to set. Merged by name.", value={})
+    secrets: tuple[str, ...] = setting(
+        "NAMES",
+        "Names of secret variables. Their values are read at submit and appear in no file of Serried.",
+        value=(),
+    )
+    env_file_path: Optional[str] = setting(
+        "TEXT", "File of `NAME=value` lines. The values are secrets.", name="env_file"
+    )
     """Absolute once resolved."""
-    inherit: Annotated[
-        Union[str, tuple[str, ...]], KeySpec("INHERIT", "Variables to inherit from the submitting shell.", "`all`")
-    ] = "all"
+    inherit: Union[str, tuple[str, ...]] = setting(
+        "INHERIT", "Variables to inherit from the submitting shell.", "`all`", value="all"
+    )
     env_file: tuple[str, ...] = ()
     """The names in the env_file, whose values are secrets too."""
     venv: Optional[str] = None
@@ -93,181 +120,157 @@ class Environment(NamedTuple):
     """`venv` or `conda`, if Serried builds them; both are None until then."""
 
 
+@settings
 class Container(NamedTuple):
     """The container of ranks. The agents stay outside, except with pyxis."""
 
-    image: Annotated[
-        str,
-        KeySpec(
-            "IMAGE",
-            "Image file or folder, definition (`.def`) or `docker://…`, relative to the project. May contain "
-            "variables.",
-            "no container",
-        ),
-    ] = ""
+    image: str = setting(
+        "IMAGE",
+        "Image file or folder, definition (`.def`) or `docker://…`, relative to the project. May contain variables.",
+        "no container",
+        value="",
+    )
     """A file or a folder is absolute once resolved."""
-    runtime: Annotated[str, KeySpec("RUNTIME", "Container runtime.", "the first one that is installed")] = ""
-    binds: Annotated[
-        tuple[str, ...],
-        KeySpec(
-            "BINDS",
-            "Host paths to mount; `/data` means `/data:/data`. May contain variables, also of the node "
-            "(`$SLURM_TMPDIR`).",
-        ),
-    ] = ()
+    runtime: str = setting("RUNTIME", "Container runtime.", "the first one that is installed", value="")
+    binds: tuple[str, ...] = setting(
+        "BINDS",
+        "Host paths to mount; `/data` means `/data:/data`. May contain variables, also of the node (`$SLURM_TMPDIR`).",
+        value=(),
+    )
     """In the form of `schema.binds`: absolute, or on the node's own disk."""
-    writable: Annotated[
-        bool,
-        KeySpec(
-            "BOOLEAN",
-            "Let ranks write to the whole container. The changes are lost at the end (`--writable-tmpfs`).",
-            "false",
-        ),
-    ] = False
-    options: Annotated[
-        tuple[str, ...],
-        KeySpec("TEXTS", "Further options of the runtime: `--nvccli`, `--fakeroot`."),
-    ] = ()
-    contained: Annotated[
-        bool,
-        KeySpec("BOOLEAN", "Hide the host: a separate home and `/tmp`, and only the job's variables.", "false"),
-    ] = False
-    local: Annotated[
-        Optional[bool],
-        KeySpec("BOOLEAN", "Copy an image file to each node's own disk first, once.", "true with a `local_disk`"),
-    ] = None
-    requirements: Annotated[
-        str, KeySpec("TEXT", "A file of requirements that `serried image build` installs on top of `image`.")
-    ] = ""
+    writable: bool = setting(
+        "BOOLEAN",
+        "Let ranks write to the whole container. The changes are lost at the end (`--writable-tmpfs`).",
+        "false",
+        value=False,
+    )
+    options: tuple[str, ...] = setting("TEXTS", "Further options of the runtime: `--nvccli`, `--fakeroot`.", value=())
+    contained: bool = setting(
+        "BOOLEAN", "Hide the host: a separate home and `/tmp`, and only the job's variables.", "false", value=False
+    )
+    local: Optional[bool] = setting(
+        "BOOLEAN", "Copy an image file to each node's own disk first, once.", "true with a `local_disk`"
+    )
+    requirements: str = setting(
+        "TEXT", "A file of requirements that `serried image build` installs on top of `image`.", value=""
+    )
     made_from: str = ""
     """The definition or reference that Serried built the image from."""
 
 
+@settings
 class Limit(NamedTuple):
-    warn_before_seconds: Annotated[
-        int,
-        KeySpec("DURATION", "Time between the stop notice and the time limit; at most a quarter of the limit.", "60s"),
-    ] = 60
-    grace_seconds: Annotated[int, KeySpec("DURATION", "Time between TERM and KILL.", "30s")] = 30
-    output_timeout_seconds: Annotated[
-        Optional[int],
-        KeySpec("DURATION_OR_OFF", "Fail if no rank prints for this time.", "off"),
-    ] = None
-    restarts: Annotated[int, KeySpec("COUNT_OR_NONE", "Most further attempts.", "0")] = 0
+    warn_before_seconds: int = setting(
+        "DURATION", "Time between the stop notice and the time limit; at most a quarter of the limit.", "60s", value=60
+    )
+    grace_seconds: int = setting("DURATION", "Time between TERM and KILL.", "30s", value=30)
+    output_timeout_seconds: Optional[int] = setting("DURATION_OR_OFF", "Fail if no rank prints for this time.", "off")
+    restarts: int = setting("COUNT_OR_NONE", "Most further attempts.", "0", value=0)
     """In a plan, with those that `total_time` needs."""
-    total_time_seconds: Annotated[
-        Optional[int],
-        KeySpec(
-            "DURATION_OR_OFF",
-            "Time of the whole training: as many attempts as that takes, and `restarts` more. See [chains](chains.md).",
-            "off",
-        ),
-    ] = None
-    continue_by: Annotated[
-        str,
-        KeySpec(
-            "FORM",
-            "Way to the next attempt: see [continuing](continuing.md).",
-            "the cluster's, else `requeue`",
-            key="continue",
-        ),
-    ] = names.REQUEUE
-    notify: Annotated[
-        Optional[str], KeySpec("SIGNAL", "Signal that asks ranks to save and exit: `USR1`, `TERM` …", "off")
-    ] = None
+    total_time_seconds: Optional[int] = setting(
+        "DURATION_OR_OFF",
+        "Time of the whole training: as many attempts as that takes, and `restarts` more. See [chains](chains.md).",
+        "off",
+    )
+    continue_by: str = setting(
+        "FORM",
+        "Way to the next attempt: see [continuing](continuing.md).",
+        "the cluster's, else `requeue`",
+        name="continue",
+        value=names.REQUEUE,
+    )
+    notify: Optional[str] = setting("SIGNAL", "Signal that asks ranks to save and exit: `USR1`, `TERM` …", "off")
 
 
+@settings
 class Launch(NamedTuple):
     """The launcher of the ranks. Each in `agent/launchers/kinds.py` starts them through `agent rank`."""
 
-    kind: Annotated[
-        str,
-        KeySpec(
-            "LAUNCHER",
-            "Launcher of the ranks: see [launchers](launchers.md).",
-            "`agent`; `single` for one rank without a GPU",
-        ),
-    ] = ""
-    """Never empty in a plan."""
-    max_restarts: Annotated[
-        int, KeySpec("COUNT_OR_NONE", "How often torchrun restarts failed ranks within one attempt.", "0")
-    ] = 0
-    options: Annotated[
-        tuple[str, ...],
-        KeySpec("TEXTS", "Further options of the launcher, with `{nodes}`, `{ranks}`, `{gpus}` and `{world_size}`."),
-    ] = ()
-
-
-class Notify(NamedTuple):
-    command: Annotated[
-        tuple[str, ...],
-        KeySpec(
-            "COMMAND", "Command to run without a shell: a list of words, or text that is split like a shell command."
-        ),
-    ] = ()
-    webhook: Annotated[Optional[str], KeySpec("WEBHOOK", "Name of the secret variable with the webhook's address.")] = (
-        None
+    kind: str = setting(
+        "LAUNCHER",
+        "Launcher of the ranks: see [launchers](launchers.md).",
+        "`agent`; `single` for one rank without a GPU",
+        value="",
     )
-    on: Annotated[
-        tuple[str, ...],
-        KeySpec("EVENTS", "Events: `start`, `finish`, `fail`, `stall`, `anomaly`.", "`finish` and `fail`"),
-    ] = ("finish", "fail")
+    """Never empty in a plan."""
+    max_restarts: int = setting(
+        "COUNT_OR_NONE", "How often torchrun restarts failed ranks within one attempt.", "0", value=0
+    )
+    options: tuple[str, ...] = setting(
+        "TEXTS", "Further options of the launcher, with `{nodes}`, `{ranks}`, `{gpus}` and `{world_size}`.", value=()
+    )
 
 
+@settings
+class Notify(NamedTuple):
+    command: tuple[str, ...] = setting(
+        "COMMAND",
+        "Command to run without a shell: a list of words, or text that is split like a shell command.",
+        value=(),
+    )
+    webhook: Optional[str] = setting("WEBHOOK", "Name of the secret variable with the webhook's address.")
+    on: tuple[str, ...] = setting(
+        "EVENTS",
+        "Events: `start`, `finish`, `fail`, `stall`, `anomaly`.",
+        "`finish` and `fail`",
+        value=("finish", "fail"),
+    )
+
+
+@settings
 class Track(NamedTuple):
     """Trackers of experiments, which get the values of `run.log`."""
 
-    sinks: Annotated[
-        tuple[str, ...],
-        KeySpec("SINKS", "Trackers that get the values of `run.log`: see [tracking](tracking.md)."),
-    ] = ()
-    project: Annotated[str, KeySpec("TEXT", "Project in wandb, experiment in MLflow.", "the project's name")] = ""
+    sinks: tuple[str, ...] = setting(
+        "SINKS", "Trackers that get the values of `run.log`: see [tracking](tracking.md).", value=()
+    )
+    project: str = setting("TEXT", "Project in wandb, experiment in MLflow.", "the project's name", value="")
     """Never empty in a plan."""
-    group: Annotated[str, KeySpec("TEXT", "Group of the run in wandb.", "the run's id for an array")] = ""
-    mode: Annotated[
-        str,
-        KeySpec("TRACK_MODE", "Way to the servers of wandb and MLflow.", "`auto`: `online` if they can be reached"),
-    ] = names.TRACK_AUTO
-    every_process: Annotated[
-        bool, KeySpec("BOOLEAN", "Make each rank a run of its own, instead of rank 0 alone.", "false")
-    ] = False
+    group: str = setting("TEXT", "Group of the run in wandb.", "the run's id for an array", value="")
+    mode: str = setting(
+        "TRACK_MODE",
+        "Way to the servers of wandb and MLflow.",
+        "`auto`: `online` if they can be reached",
+        value=names.TRACK_AUTO,
+    )
+    every_process: bool = setting(
+        "BOOLEAN", "Make each rank a run of its own, instead of rank 0 alone.", "false", value=False
+    )
 
 
+@settings
 class Sampling(NamedTuple):
     """What agents measure while ranks run."""
 
-    every_seconds: Annotated[
-        Optional[int],
-        KeySpec(
-            "DURATION_OR_OFF",
-            "Interval between two measurements of CPUs, GPUs, memory and progress: see [sampling](sampling.md).",
-            "5s",
-        ),
-    ] = 5
+    every_seconds: Optional[int] = setting(
+        "DURATION_OR_OFF",
+        "Interval between two measurements of CPUs, GPUs, memory and progress: see [sampling](sampling.md).",
+        "5s",
+        value=5,
+    )
 
 
+@settings
 class ReportSettings(NamedTuple):
     """Of `serried report`."""
 
-    mute: Annotated[
-        tuple[str, ...],
-        KeySpec("TEXTS", "Rules whose notes `serried report` leaves out: see [rules](rules.md).", "none"),
-    ] = ()
+    mute: tuple[str, ...] = setting(
+        "TEXTS", "Rules whose notes `serried report` leaves out: see [rules](rules.md).", "none", value=()
+    )
 
 
+@settings
 class ReportedMetric(NamedTuple):
     """A metric of a program that does not log it by `serried.train`."""
 
-    name: Annotated[str, KeySpec("TEXT", "Name of the metric.", "`metric`")] = "metric"
-    source: Annotated[
-        str,
-        KeySpec(
-            "METRIC_SOURCE",
-            "Where the program reports its step and metrics: see [sampling](sampling.md#progress).",
-            "the file of `run.log`",
-            key="from",
-        ),
-    ] = ""
+    name: str = setting("TEXT", "Name of the metric.", "`metric`", value="metric")
+    source: str = setting(
+        "METRIC_SOURCE",
+        "Where the program reports its step and metrics: see [sampling](sampling.md#progress).",
+        "the file of `run.log`",
+        name="from",
+        value="",
+    )
 
     def source_of(self, metric: str) -> str:
         """Where the program reports `metric`; empty if this source has no such value."""
@@ -301,58 +304,46 @@ class Staged(NamedTuple):
     files: Optional[int] = None
 
 
+@settings
 class Data(NamedTuple):
     """The data that goes to the nodes, and the results that come back."""
 
-    stage: Annotated[
-        tuple[Staged, ...],
-        KeySpec("ITEMS", "Files, folders and archives (unpacked) to copy to each node's disk before ranks start."),
-    ] = ()
-    require: Annotated[
-        tuple[str, ...],
-        KeySpec("TEXTS", "Paths that must exist on every node, checked before ranks start."),
-    ] = ()
-    """Absolute once resolved."""
-    results: Annotated[
-        tuple[str, ...],
-        KeySpec(
-            "RESULTS", "Names and patterns of results to copy back. `$SERRIED_RESULTS_DIR` is then on the node's disk."
-        ),
-    ] = ()
-    results_every_seconds: Annotated[int, KeySpec("DURATION", "Interval between two copies while ranks run.", "5m")] = (
-        300
+    stage: tuple[Staged, ...] = setting(
+        "ITEMS", "Files, folders and archives (unpacked) to copy to each node's disk before ranks start.", value=()
     )
-    verify: Annotated[
-        str,
-        KeySpec("VERIFY", "How to compare a copy with its source: by sizes and times, or by checksums.", "`times`"),
-    ] = "times"
+    require: tuple[str, ...] = setting(
+        "TEXTS", "Paths that must exist on every node, checked before ranks start.", value=()
+    )
+    """Absolute once resolved."""
+    results: tuple[str, ...] = setting(
+        "RESULTS",
+        "Names and patterns of results to copy back. `$SERRIED_RESULTS_DIR` is then on the node's disk.",
+        value=(),
+    )
+    results_every_seconds: int = setting("DURATION", "Interval between two copies while ranks run.", "5m", value=300)
+    verify: str = setting(
+        "VERIFY",
+        "How to compare a copy with its source: by sizes and times, or by checksums.",
+        "`times`",
+        value="times",
+    )
 
 
+@settings
 class Sync(NamedTuple):
     """Checkpoints that a program without `serried.train` writes. Agents copy them to the run's own."""
 
-    watch: Annotated[
-        tuple[str, ...],
-        KeySpec(
-            "WATCHED",
-            "Patterns of checkpoints that the program writes; complete ones are copied while it runs.",
-        ),
-    ] = ()
-    sync_every_seconds: Annotated[
-        int, KeySpec("DURATION", "Interval between two searches for new checkpoints.", "30s")
-    ] = 30
-    keep: Annotated[int, KeySpec("COUNT", "Number of copied checkpoints that stay.", "3")] = 3
-    bandwidth: Annotated[
-        Optional[int], KeySpec("BYTES", "Most data copied per second while ranks run.", "no limit")
-    ] = None
-    keep_local: Annotated[
-        Optional[int],
-        KeySpec(
-            "COUNT",
-            "Number of checkpoints that stay on the node's disk. Older ones are deleted once copied or superseded.",
-            "all",
-        ),
-    ] = None
+    watch: tuple[str, ...] = setting(
+        "WATCHED", "Patterns of checkpoints that the program writes; complete ones are copied while it runs.", value=()
+    )
+    sync_every_seconds: int = setting("DURATION", "Interval between two searches for new checkpoints.", "30s", value=30)
+    keep: int = setting("COUNT", "Number of copied checkpoints that stay.", "3", value=3)
+    bandwidth: Optional[int] = setting("BYTES", "Most data copied per second while ranks run.", "no limit")
+    keep_local: Optional[int] = setting(
+        "COUNT",
+        "Number of checkpoints that stay on the node's disk. Older ones are deleted once copied or superseded.",
+        "all",
+    )
 
 
 class Dialect(NamedTuple):
@@ -377,75 +368,62 @@ class Dialect(NamedTuple):
     """Variables that select one of its clusters. Jobs inherit them, whatever their prefix."""
 
 
+@settings
 class Site(NamedTuple):
     """The facts about the cluster that the script and the agents need."""
 
     name: str = ""
     scheduler: str = ""
-    docs: Annotated[
-        Optional[str], KeySpec("TEXT", "Address of its documentation, printed in errors about limits and accounts.")
-    ] = None
-    contact: Annotated[Optional[str], KeySpec("TEXT", "Address for questions, printed in the same errors.")] = None
-    root: Annotated[
-        str,
-        KeySpec(
-            "TEXT",
-            "Folder of run directories. May contain variables.",
-            "`$SCRATCH/serried`, `$PSCRATCH/serried`, `/scratch/$USER/serried` or `$HOME/serried`; "
-            "`$XDG_DATA_HOME/serried` on `local`",
-        ),
-    ] = ""
+    docs: Optional[str] = setting("TEXT", "Address of its documentation, printed in errors about limits and accounts.")
+    contact: Optional[str] = setting("TEXT", "Address for questions, printed in the same errors.")
+    root: str = setting(
+        "TEXT",
+        "Folder of run directories. May contain variables.",
+        "`$SCRATCH/serried`, `$PSCRATCH/serried`, `/scratch/$USER/serried` or `$HOME/serried`; "
+        "`$XDG_DATA_HOME/serried` on `local`",
+        value="",
+    )
     """Absolute once resolved."""
-    python: Annotated[Optional[str], KeySpec("TEXT", "Python 3.9 or later for the agent.", "one on the node")] = None
-    gpu_option: Annotated[str, KeySpec("GPU_OPTION", "Slurm's option to request GPUs.", "`gres`")] = "gres"
-    kill_wait_seconds: Annotated[int, KeySpec("DURATION", "Time between the scheduler's TERM and KILL.", "30s")] = 30
-    local_disk: Annotated[
-        Optional[str], KeySpec("TEXT", "Scratch folder on each node. May contain the node's variables.")
-    ] = None
-    local_disk_size_bytes: Annotated[Optional[int], KeySpec("BYTES", "Most data of a job there.", "not checked")] = None
-    local_disk_files: Annotated[Optional[int], KeySpec("COUNT", "Most files of a job there.", "not checked")] = None
-    data_cache_bytes: Annotated[
-        int,
-        KeySpec("BYTES_OR_NONE", "Most staged data that stays on a node's disk for later jobs.", "none"),
-    ] = 0
-    data_transfer: Annotated[
-        str,
-        KeySpec(
-            "TRANSFER", "Way of staged data to several nodes: read once and passed on, or read by each node.", "`chain`"
-        ),
-    ] = "chain"
-    gpu_resource: Annotated[
-        str, KeySpec("TEXT", "The site's PBS resource for the type of a GPU, used for `gpu_type`.", "`gpu_type`")
-    ] = "gpu_type"
-    hides_gpus: Annotated[
-        bool,
-        KeySpec(
-            "BOOLEAN",
-            "PBS hides the GPUs of other jobs, by its cgroup hook. Otherwise jobs with GPUs take whole nodes.",
-            "false",
-        ),
-    ] = False
+    python: Optional[str] = setting("TEXT", "Python 3.9 or later for the agent.", "one on the node")
+    gpu_option: str = setting("GPU_OPTION", "Slurm's option to request GPUs.", "`gres`", value="gres")
+    kill_wait_seconds: int = setting("DURATION", "Time between the scheduler's TERM and KILL.", "30s", value=30)
+    local_disk: Optional[str] = setting("TEXT", "Scratch folder on each node. May contain the node's variables.")
+    local_disk_size_bytes: Optional[int] = setting("BYTES", "Most data of a job there.", "not checked")
+    local_disk_files: Optional[int] = setting("COUNT", "Most files of a job there.", "not checked")
+    data_cache_bytes: int = setting(
+        "BYTES_OR_NONE", "Most staged data that stays on a node's disk for later jobs.", "none", value=0
+    )
+    data_transfer: str = setting(
+        "TRANSFER",
+        "Way of staged data to several nodes: read once and passed on, or read by each node.",
+        "`chain`",
+        value="chain",
+    )
+    gpu_resource: str = setting(
+        "TEXT", "The site's PBS resource for the type of a GPU, used for `gpu_type`.", "`gpu_type`", value="gpu_type"
+    )
+    hides_gpus: bool = setting(
+        "BOOLEAN",
+        "PBS hides the GPUs of other jobs, by its cgroup hook. Otherwise jobs with GPUs take whole nodes.",
+        "false",
+        value=False,
+    )
     inside: str = ""
     """The scheduler of the job in which `serried run` was typed; `scheduler` is then this machine's."""
     scratch: str = ""
     """The folder for users' data that compute nodes see; empty without one."""
-    launcher: Annotated[
-        str,
-        KeySpec(
-            "TEXT",
-            "Starts the agents of a PBS job: `pbsdsh`, `pbs_tmrsh` or a line of bash. "
-            "See [PBS](pbs.md#how-agents-start).",
-            "`pbsdsh` on `pbs`; `pbs_tmrsh` with `nodes`",
-        ),
-    ] = ""
-    private: Annotated[
-        str,
-        KeySpec(
-            "TEXT",
-            "Folder for a file with the job's environment that only you can read (PBS). Compute nodes must see it.",
-            "`private/` in the run directory",
-        ),
-    ] = ""
+    launcher: str = setting(
+        "TEXT",
+        "Starts the agents of a PBS job: `pbsdsh`, `pbs_tmrsh` or a line of bash. See [PBS](pbs.md#how-agents-start).",
+        "`pbsdsh` on `pbs`; `pbs_tmrsh` with `nodes`",
+        value="",
+    )
+    private: str = setting(
+        "TEXT",
+        "Folder for a file with the job's environment that only you can read (PBS). Compute nodes must see it.",
+        "`private/` in the run directory",
+        value="",
+    )
     """Absolute once resolved."""
     is_this_machine: bool = False
     """Its jobs share this machine with the user, outside of any scheduler."""

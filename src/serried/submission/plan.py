@@ -7,7 +7,6 @@ out and refuses what the cluster is known not to allow. `choose_launch` does the
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -49,7 +48,7 @@ def make_plan(
     if limit.total_time_seconds is not None:
         link_seconds = _link_seconds(limit.total_time_seconds, request, cluster)
         links = -(-limit.total_time_seconds // link_seconds)
-        request = dataclasses.replace(request, time=link_seconds)
+        request = request._replace(time=link_seconds)
         limit = limit._replace(restarts=limit.restarts + links - 1)
     launch, allocation = choose_launch(experiment, cluster, allocate(request, cluster, is_script=bool(script)))
     if allocation.time_seconds is not None:

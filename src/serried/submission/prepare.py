@@ -215,7 +215,7 @@ def _resolved(plan: Plan, resolved: config.Resolved, where: str, files: Mapping[
     request = config.EnvironmentRequest(planned=environment)
     return dataclasses.replace(
         resolved,
-        project=dataclasses.replace(resolved.project, snapshot=False),
+        project=resolved.project._replace(snapshot=False),
         experiment=config.Experiment("environment", BUILD_COMMAND, resources=resources, environment=request),
         warnings=(),
     )
