@@ -18,7 +18,7 @@ class StubScript:
     SHELL = ""
 
     def __init__(self, head_options: str, words: Callable[[Plan], tuple[str, ...]]) -> None:
-        self.FRAGMENT = self.INSIDE = Fragment(**{**vars(OF_THIS_MACHINE), "head_options": head_options})
+        self.FRAGMENT = self.INSIDE = Fragment(**{**OF_THIS_MACHINE._asdict(), "head_options": head_options})
         self.words = words
         """The words that start the agents."""
 

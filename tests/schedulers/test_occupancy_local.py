@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ def texts(**facts: Any) -> dict[str, str]:
 
 
 def claim(job: int, pool: str, need: int, *slots: str, since: float = 0.0) -> dict[str, Any]:
-    return asdict(SlotClaim(job, None, pool, need, since, (), slots))
+    return SlotClaim(job, None, pool, need, since, (), slots)._asdict()
 
 
 def test_a_gpu_is_in_use_if_a_job_holds_it_or_if_a_program_has_memory_on_it():
@@ -56,7 +55,7 @@ def test_claims_of_dead_processes_do_not_count(monkeypatch: pytest.MonkeyPatch):
     table = SlotTable(
         taken=[SlotClaim(1, None, "gpu", 1, 0.0, (alive,), ("0",)), SlotClaim(2, None, "gpu", 1, 0.0, (dead,), ("1",))]
     )
-    files.write_json(jobs.root() / "slots.json", asdict(table))
+    files.write_json(jobs.root() / "slots.json", table.to_json())
     found = cluster.read_occupancy(cluster.ask_occupancy(os.environ, "ada", 10.0), "ada")
     assert [job.id for job in found.jobs] == ["1"]
     assert found.nodes[0].gpus == {"": 2}

@@ -10,8 +10,8 @@ import os
 import pwd
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from serried.base import linux, shell
 
@@ -26,8 +26,7 @@ def user() -> str:
         return str(os.getuid())
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(NamedTuple):
     pid: int
     started: str
     """Clock ticks after boot, or the date from `ps`: distinguishes a process from a later one with its pid."""

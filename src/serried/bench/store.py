@@ -267,7 +267,7 @@ def only_writer(bench: str) -> Iterator[None]:
     ended is free. That of another machine's process is not: processes elsewhere cannot be seen.
     """
     make_directory(folder())
-    mine = json.dumps({"host": os.uname().nodename, **dataclasses.asdict(myself())})
+    mine = json.dumps({"host": os.uname().nodename, **myself()._asdict()})
     found = [path.name.rpartition("-")[2] for path in folder().glob(f".{bench}.writer-*")]
     taken = [int(number) for number in found if number.isdecimal()]
     number = max(taken, default=0)

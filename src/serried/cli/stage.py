@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import time
@@ -141,8 +140,7 @@ def _staging_job(
     environment, data = experiment.environment, experiment.data
     defaults = {**DEFAULTS, "cpus": min(DEFAULTS["cpus"], cluster.cpus_per_node or DEFAULTS["cpus"])}
     resources = {name: value for name, value in defaults.items() if name not in requested}
-    alone = dataclasses.replace(
-        resolved,
+    alone = resolved._replace(
         project=resolved.project._replace(snapshot=False),
         experiment=config.Experiment(
             "stage",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import shlex
 from collections.abc import Sequence
@@ -69,7 +68,7 @@ def command(
     snapshots and on how a job starts describe the inherited variables and an interrupted submit.
     """
     request = options.request({**values, "experiment": next(iter(experiments), None)}, values["cluster"])
-    request = dataclasses.replace(request, after=after or None)
+    request = request._replace(after=after or None)
     if chain is not None:
         request = request.with_setting("limit.restarts", value=chain - 1).with_setting("limit.total_time", value="off")
     if snapshot is not None:

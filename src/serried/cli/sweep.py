@@ -154,7 +154,7 @@ def submit_command(
         raise UsageError(f"`{defined.id}` has its parameters at W&B", hint=hint)
     request, defined = _with_experiment(options.request({**values, "experiment": word}, values["cluster"]), defined)
     if request.name is None and defined.name:
-        request = dataclasses.replace(request, name=defined.name)
+        request = request._replace(name=defined.name)
     sweep = dataclasses.replace(
         defined,
         parameters={**defined.parameters, **own},
@@ -172,11 +172,11 @@ def submit_command(
     if method == RANDOM and not sweep.random_parameters:
         hint = f"`--random {next(iter(sweep.parameters), 'NAME')}=…` draws its values"
         raise UsageError("`--method random` draws nothing: `--grid` tries all of its values", hint=hint)
-    request = dataclasses.replace(request, sweep=sweep)
+    request = request._replace(sweep=sweep)
     created, dry_run = None, values["dry_run"]
     if at_wandb and not dry_run:
         created, yes = _create(request, Path(str(experiment)), yes=yes)
-        request = dataclasses.replace(request, sweep=dataclasses.replace(sweep, id=created))
+        request = request._replace(sweep=dataclasses.replace(sweep, id=created))
     try:
         prepared = _prepare(request, dry_run=dry_run)
         submit.send(prepared, dry_run=dry_run, as_json=values["as_json"], yes=yes)
@@ -277,10 +277,10 @@ def _with_experiment(request: Request, sweep: SweepDefinition) -> tuple[Request,
     """
     if request.command is not None or not (sweep.command or sweep.id):
         return request, sweep
-    request = dataclasses.replace(request, command=sweep.command or None)
+    request = request._replace(command=sweep.command or None)
     known = () if request.experiment else config.catalogue(Path.cwd(), os.environ).experiments
     if len(known) == 1:
-        return dataclasses.replace(request, experiment=known[0]), sweep
+        return request._replace(experiment=known[0]), sweep
     if not known:
         return request, sweep
     listed = ", ".join(f"`{name}`" for name in known)

@@ -13,7 +13,6 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -106,12 +105,11 @@ class Layer(NamedTuple):
     clusters: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Files:
+class Files(NamedTuple):
     """The files to read, the strongest first."""
 
     project: Document | None = None
-    directory: Path = field(default_factory=Path)
+    directory: Path = Path()
     """The project's folder: that of its file, or the current folder."""
     user: tuple[Document, ...] = ()
     site: tuple[Document, ...] = ()
@@ -776,12 +774,11 @@ def _at_home(path: str, environ: Mapping[str, str]) -> str:
     return re.sub(r"^~(?=/|$)", lambda _: str(_home(environ)), path)
 
 
-@dataclass(frozen=True)
-class Resolved:
+class Resolved(NamedTuple):
     project: Project
     experiment: Experiment
     cluster: Cluster
-    origins: Mapping[str, Origin] = field(default_factory=dict)
+    origins: Mapping[str, Origin] = {}
     """The sources of values, by dotted key. A key that is missing has Serried's default."""
     warnings: tuple[str, ...] = ()
     """Differences from what the user may expect."""
@@ -1095,8 +1092,7 @@ class ClusterEntry(NamedTuple):
     """Its file, or Serried's own profile."""
 
 
-@dataclass(frozen=True)
-class Catalogue:
+class Catalogue(NamedTuple):
     """The experiments and clusters of a folder."""
 
     experiments: tuple[str, ...]
@@ -1105,7 +1101,7 @@ class Catalogue:
     """The cluster that `serried submit` would use."""
     file: str | None
     """The project's file."""
-    sweeps: Mapping[str, toml.Document] = field(default_factory=dict)
+    sweeps: Mapping[str, toml.Document] = {}
     """The file of each sweep that a file defines."""
 
 

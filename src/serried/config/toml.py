@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from serried.base.errors import ConfigError
 
@@ -24,8 +23,7 @@ _KEY = re.compile(rf"\s*({_DOTTED})\s*=")
 _TOKEN = re.compile(r"""\"{3}|'{3}|"(?:[^"\\]|\\.)*"|'[^']*'|[\[\]{}#]""")
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(NamedTuple):
     path: str
     """As messages show it: relative if that is shorter."""
     text: str
@@ -46,15 +44,11 @@ class Document:
 
     def line(self, key: Keys) -> int | None:
         """The line (from 1) of a key or of the nearest table around the key, or None."""
-        places = self._places
+        places = _places(self.text)
         key = self.above + key[len(self.within) :]
         while key and key not in places:
             key = key[:-1]
         return places.get(key)
-
-    @cached_property
-    def _places(self) -> dict[Keys, int]:
-        return _places(self.text)
 
     def error(self, message: str, key: Keys = (), hint: str | None = None) -> ConfigError:
         return ConfigError(message, path=self.path, line=self.line(key), hint=hint)
@@ -98,6 +92,7 @@ def _syntax_error(message: str, text: str, shown: str) -> ConfigError:
     return ConfigError(f"is not TOML: {reason}{column}", path=shown, line=line, hint=hint)
 
 
+@functools.lru_cache
 def _places(text: str) -> dict[Keys, int]:
     """The line of every table and key. Tomllib keeps none, so this scans the text except strings of several lines."""
     places: dict[Keys, int] = {}

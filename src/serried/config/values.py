@@ -13,7 +13,6 @@ import re
 import signal
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -336,8 +335,7 @@ def is_reference(image: str, runtime: str | None = None) -> bool:
     return runtime == PYXIS and image[0] not in "/~$." and not image.endswith((".sqsh", ".sqfs"))
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """An item to stage, as the user wrote it."""
 
     source: str

@@ -145,7 +145,7 @@ def prepare_take(
 
     `observe` is as for `prepare`. Raises UsageError.
     """
-    asked = dataclasses.replace(request, array="off")
+    asked = request._replace(array="off")
     asked = asked.with_setting("limit.restarts", value=len(stops)).with_setting("limit.total_time", value="off")
     decided = decide(asked, directory, os.environ)
     plan = decided.plan

@@ -15,10 +15,10 @@ import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import NamedTuple
 
 from serried import schedulers
 from serried.base import files, shell
@@ -51,8 +51,7 @@ JobKey = tuple[str, int | None]
 """The scheduler's id of a job, and the index of its task."""
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """Output of the scheduler's commands, and the ids in the question."""
 
     at: float

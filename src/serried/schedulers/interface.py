@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -188,8 +187,7 @@ class Scheduler(Protocol):
         """The code for the scheduler's reason for waiting; None for a reason that this scheduler does not know."""
 
 
-@dataclass(frozen=True)
-class Fragment:
+class Fragment(NamedTuple):
     cleanup: str
     """Lines that remove what the submitting shell may have left and would change this job."""
     job: str
@@ -206,7 +204,7 @@ class Fragment:
     """Lines after a job script: they set $serried_final to `requeue` if the scheduler will run this job again."""
     check: str = ""
     """Lines that end a job which cannot begin."""
-    index: str = ""
+    task_index: str = ""
     """A parameter of bash, without the `$`: the scheduler's own index of the task."""
     index_variable: str = ""
     """Where programs look for it."""
@@ -256,7 +254,7 @@ OF_THIS_MACHINE = Fragment(
     head_options='--end "${SERRIED_JOB_END:-}"',
     functions="",
     again="  exit 85\n",
-    index=names.TASK,
+    task_index=names.TASK,
     index_variable=names.TASK,
 )
 """Where the job is a process of ours: its supervisor says by variables who it is."""

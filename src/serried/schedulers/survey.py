@@ -7,7 +7,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -63,8 +62,7 @@ class Learnt(NamedTuple):
     """The command that reported each key of `table`."""
 
 
-@dataclass(frozen=True)
-class Inside:
+class Inside(NamedTuple):
     """The resources of the job around us. If nodes differ, the least that each has."""
 
     scheduler: str
@@ -81,7 +79,7 @@ class Inside:
     """Until its time limit; None without a limit."""
     is_here: bool
     """Whether this is its first node: `salloc` leaves its shell where it was typed."""
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = {}
     """Variables by which the scheduler's commands know the job around them."""
     to_first_node: tuple[str, ...] = ()
     """Words that start the words after them on the first node; none if that is here."""

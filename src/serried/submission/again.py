@@ -7,7 +7,6 @@ ended, and in which state (agent/attempts): for a scheduler, a job that continue
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -134,7 +133,7 @@ def prepare_again(
     if not project.is_dir():
         raise UsageError(f"the project's folder `{project}` does not exist")
     resolved = config.resolve(None, plan.command, {}, plan.site.name, project, environ)
-    resolved = dataclasses.replace(resolved, warnings=tuple(warnings))
+    resolved = resolved._replace(warnings=tuple(warnings))
     prepared = prepare(plan, resolved, environ, each, trials=trials, observe=observe)
     return prepared._replace(user_script=text, calls=calls, notes=(*prepared.notes, *notes))
 

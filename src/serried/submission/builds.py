@@ -18,7 +18,6 @@ Below is the recipe of an environment. containers.py has the recipes of images, 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
@@ -178,7 +177,7 @@ class Claim:
             return
         self._next = time.monotonic() + BEAT_SECONDS
         self._count += 1
-        owner = {"host": os.uname().nodename, **dataclasses.asdict(myself())}
+        owner = {"host": os.uname().nodename, **myself()._asdict()}
         with contextlib.suppress(OSError):
             write_json(self.path / "owner.json", {**owner, "beat": self._count, "log": self.log.name})
 

@@ -10,7 +10,6 @@ end, unless it holds results or checkpoints. `join_command` and `attach_command`
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import shutil
 import signal
@@ -296,7 +295,7 @@ def run_to_end(prepared: Prepared, *, here: bool, tick: Callable[[], None] = lam
 
 def prepare_profile(request: Request, wanted: Wanted, directory: Path, *, observe: Observe | None = silent) -> Prepared:
     """The run, without a change to anything. Raises UsageError, also if a rank to profile does not exist."""
-    asked = dataclasses.replace(request, array="off").with_setting("limit.restarts", value=0)
+    asked = request._replace(array="off").with_setting("limit.restarts", value=0)
     decided = decide(asked, directory, os.environ)
     plan = decided.plan
     missing = [rank for rank in wanted.ranks if rank >= plan.world_size and plan.script is None]

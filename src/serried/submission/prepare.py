@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import glob
 import importlib.util
 import itertools
@@ -213,8 +212,7 @@ def _resolved(plan: Plan, resolved: config.Resolved, where: str, files: Mapping[
         **{name: getattr(of_ranks, name) for name in ("secrets", "env_file", "inherit", "env_file_path")},
     )
     request = config.EnvironmentRequest(planned=environment)
-    return dataclasses.replace(
-        resolved,
+    return resolved._replace(
         project=resolved.project._replace(snapshot=False),
         experiment=config.Experiment("environment", BUILD_COMMAND, resources=resources, environment=request),
         warnings=(),
@@ -624,7 +622,7 @@ def _is_held(survey: Survey, path: str) -> bool:
     if path == os.curdir:
         return True
     around = {path, *map(str, Path(path).parents)}
-    if not around.isdisjoint(survey.links) or not around.isdisjoint(survey.known):
+    if not around.isdisjoint(survey.links) or any(map(survey.has, around)):
         return True
     return any(entry.startswith(f"{path}/") for entry in (*survey.files, *survey.links))
 
@@ -738,7 +736,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 def _has_copy(survey: Survey, path: str) -> bool:
     """Whether the snapshot has the file, or a file of the folder that is tracked or code: others may be outputs."""
-    if path in survey.known:
+    if survey.has(path):
         return True
     below = "" if path == os.curdir else f"{path}/"
     new = frozenset(survey.untracked)

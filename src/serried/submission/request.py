@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from serried import config, schedulers
 from serried.base.errors import UsageError, did_you_mean
@@ -24,14 +22,13 @@ if TYPE_CHECKING:
     from serried.sweeps.definition import SweepDefinition, Trial
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     experiment: str | None = None
     command: Sequence[str] | None = None
     """Instead of the experiment's."""
     is_script: bool = False
     """`command` is a job script with its arguments."""
-    overrides: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, Any] = {}
     """By dotted key: `{"resources.nodes": 2}`."""
     cluster: str | None = None
     name: str | None = None
@@ -44,7 +41,7 @@ class Request:
     """Tasks for each command, with consecutive seeds."""
     sweep: SweepDefinition | None = None
     """A trial for each task."""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = {}
     """Of a trial of an earlier sweep: settings, which the command gets as in the sweep."""
     resume: str | None = None
     """A run, `last` or a path. The new run resumes from its newest complete checkpoint."""
@@ -54,18 +51,17 @@ class Request:
     """Dependencies: `k3f9q2`, `last:any`; None for those in the file, which are experiments."""
 
     def with_setting(self, key: str, *, value: Any) -> Request:
-        return dataclasses.replace(self, overrides={**self.overrides, key: value})
+        return self._replace(overrides={**self.overrides, key: value})
 
 
-@dataclass(frozen=True)
-class Decided:
+class Decided(NamedTuple):
     plan: Plan
     resolved: config.Resolved
     each: tuple[tuple[str, ...], ...]
     trials: tuple[Trial, ...] = ()
     jobs: tuple[str, ...] = ()
     """Jobs that its scheduler waits for."""
-    together: Mapping[str, str] = field(default_factory=dict)
+    together: Mapping[str, str] = {}
     """Dependencies submitted by the same command: experiment -> condition."""
 
 
@@ -80,7 +76,7 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
         request = _with_agent(request, request.sweep.id)
     if request.parameters:
         own = {toml.dotted(("config", *name.split("."))): value for name, value in request.parameters.items()}
-        request = dataclasses.replace(request, overrides={**own, **request.overrides})
+        request = request._replace(overrides={**own, **request.overrides})
     each = shell_words.read_commands(directory / request.each) if request.each and not request.is_script else ()
     # With --commands the lines are the commands. The first stands for all where one command is needed.
     command = each[0] if each and request.command is None else request.command
@@ -108,7 +104,7 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     if request.sweep:
         plan = _with_sweep(plan, request.sweep.with_source(resolved.experiment.metric))
     each = tuple(task_commands(resolved.experiment, plan, each)) if each else ()
-    resolved = dataclasses.replace(resolved, notes=(*resolved.notes, *filter(None, _notes(plan, resolved, each))))
+    resolved = resolved._replace(notes=(*resolved.notes, *filter(None, _notes(plan, resolved, each))))
     if request.smoke:
         plan = plan._replace(smoke=names.SMOKE_STEPS)
     if request.resume is not None:
@@ -116,7 +112,7 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
 
         beginning = resume_from(request.resume, array, directory)
         plan = plan._replace(resume=beginning.resume)
-        resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *beginning.warnings))
+        resolved = resolved._replace(warnings=(*resolved.warnings, *beginning.warnings))
     return _behind(Decided(plan, resolved, each, trials), request, among)
 
 
@@ -143,8 +139,7 @@ def decide_all(
     if twice is not None:
         raise UsageError(f"`{twice}` is named twice", hint="submit it again separately")
     each = {
-        name: decide(dataclasses.replace(request, experiment=name), directory, environ, among=experiments)
-        for name in experiments
+        name: decide(request._replace(experiment=name), directory, environ, among=experiments) for name in experiments
     }
     ordered = order({name: tuple(decided.together) for name, decided in each.items()})
     return [_after_others(each[name], each) for name in ordered]
@@ -166,7 +161,7 @@ def _after_others(decided: Decided, each: Mapping[str, Decided]) -> Decided:
             afters.append(After(other.run, other.name, other.directory, decided.together[name], None, ""))
         else:
             afters += itertools.islice(existing, 1)
-    return dataclasses.replace(decided, plan=decided.plan._replace(after=tuple(afters)))
+    return decided._replace(plan=decided.plan._replace(after=tuple(afters)))
 
 
 def order(after: Mapping[str, Sequence[str]]) -> list[str]:
@@ -198,7 +193,7 @@ def decide_inside(request: Request, inside: Inside, directory: Path, environ: Ma
             request = request.with_setting(f"resources.{name}", value=f"{amount}s" if name == "time" else amount)
     if request.cluster is None and "SERRIED_CLUSTER" not in environ and schedulers.here(environ) != inside.scheduler:
         # Compute nodes may lack the scheduler's commands. `serried shell` sets the cluster.
-        request = dataclasses.replace(request, cluster=inside.scheduler)
+        request = request._replace(cluster=inside.scheduler)
     decided = decide(request, directory, environ)
     plan = decided.plan
     own = schedulers.traits(schedulers.LOCAL).dialect
@@ -227,7 +222,7 @@ def decide_inside(request: Request, inside: Inside, directory: Path, environ: Ma
         memory_mb=None,
         time_seconds=asked.time_seconds,
     )
-    return dataclasses.replace(decided, plan=plan._replace(site=site, allocation=allocation))
+    return decided._replace(plan=plan._replace(site=site, allocation=allocation))
 
 
 def _behind(decided: Decided, request: Request, among: Sequence[str]) -> Decided:
@@ -253,10 +248,9 @@ def _behind(decided: Decided, request: Request, among: Sequence[str]) -> Decided
         rest = [text for name, text in in_file.items() if name not in among]
         followed = [newest_of(text, decided.plan) for text in rest]
     warnings = (*resolved.warnings, *(note for each in followed for note in each.notes))
-    return dataclasses.replace(
-        decided,
+    return decided._replace(
         plan=decided.plan._replace(after=tuple(each.after for each in followed)),
-        resolved=dataclasses.replace(resolved, warnings=warnings),
+        resolved=resolved._replace(warnings=warnings),
         jobs=tuple(dict.fromkeys(job for each in followed for job in each.jobs)),
         together=together,
     )
@@ -315,7 +309,7 @@ def _with_agent(request: Request, sweep: str) -> Request:
         hint = "leave the command out, or change `command` in the definition at W&B"
         raise UsageError(f"the agent of W&B starts the command of `{sweep}`", hint=hint)
     name = request.name or (None if request.experiment else sweep.split("/")[1])
-    with_agent = dataclasses.replace(request, command=("python", "-m", AGENT, sweep), name=name)
+    with_agent = request._replace(command=("python", "-m", AGENT, sweep), name=name)
     return with_agent.with_setting("launch.kind", value="single")
 
 

@@ -7,7 +7,6 @@ agent.pyz. Ranks import `serried.train` from library.zip, as of submit, whatever
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import hashlib
 import importlib.util
@@ -203,17 +202,15 @@ def render(plan: Plan, *, python: str, command: Sequence[str] = ()) -> str:
     fragment = its.INSIDE if plan.site.inside else its.FRAGMENT
     array = plan.array
     if array is not None and array.offsets:  # several jobs
-        fragment = dataclasses.replace(
-            fragment,
-            of_part=OF_PART.substitute(index=fragment.index, variable=fragment.index_variable),
+        fragment = fragment._replace(
+            of_part=OF_PART.substitute(index=fragment.task_index, variable=fragment.index_variable),
             cleanup=fragment.own_log + fragment.cleanup,
-            functions=fragment.functions.replace(f"${fragment.index}", "$serried_task"),
+            functions=fragment.functions.replace(f"${fragment.task_index}", "$serried_task"),
         )
     elif plan.draws:  # the scheduler's own index stays in `serried_own`
-        fragment = dataclasses.replace(
-            fragment,
-            of_part=f"serried_index=${fragment.index}\n",
-            functions=fragment.functions.replace(f"${fragment.index}", "$serried_own"),
+        fragment = fragment._replace(
+            of_part=f"serried_index=${fragment.task_index}\n",
+            functions=fragment.functions.replace(f"${fragment.task_index}", "$serried_own"),
         )
     launcher = its.launcher(plan)
     head_options = f" {fragment.head_options}" if fragment.head_options else ""

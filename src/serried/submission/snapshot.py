@@ -23,8 +23,8 @@ path; or a hook of their own that runs before it (meson-python, scikit-build-cor
 from __future__ import annotations
 
 import ast
+import bisect
 import contextlib
-import functools
 import hashlib
 import io
 import os
@@ -33,7 +33,6 @@ import stat
 import tarfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
@@ -64,8 +63,7 @@ TREES_FILES, TREES_BYTES = 100_000, 20_000_000_000
 LISTED, NAMED = 6, 3
 
 
-@dataclass(frozen=True)
-class Survey:
+class Survey(NamedTuple):
     """The files of a project. Nothing was copied yet."""
 
     project: Path
@@ -80,10 +78,10 @@ class Survey:
     ignored_modules: tuple[str, ...] = ()
     """Modules that git ignores, and folders of them, beside modules in `files`. The snapshot lacks them."""
 
-    @functools.cached_property
-    def known(self) -> frozenset[str]:
-        """`files` as a set."""
-        return frozenset(self.files)
+    def has(self, path: str) -> bool:
+        """Whether `path` is one of `files`."""
+        at = bisect.bisect_left(self.files, path)
+        return self.files[at : at + 1] == (path,)
 
 
 def root_of(project: Path) -> Path:

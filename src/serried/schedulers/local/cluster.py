@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -139,7 +138,7 @@ def ask_occupancy(environ: Mapping[str, str], user: str, seconds: float) -> dict
             }
         ),
         "memory": _text(Path("/proc/meminfo")),
-        "slots": json.dumps(asdict(slots)),
+        "slots": json.dumps(slots.to_json()),
     }
 
 

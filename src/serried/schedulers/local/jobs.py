@@ -23,15 +23,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from serried.base import files, linux, processes, shell
 from serried.base.errors import UsageError
 from serried.base.processes import Process
 from serried.schedulers.interface import Job
-from serried.schema import names
+from serried.schema import codec, names
 
 DIRECTORY = "SERRIED_LOCAL_DIR"
 """The folder of the queue, if not the usual one."""
@@ -64,8 +64,7 @@ def root() -> Path:
         ) from None
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(NamedTuple):
     """The state of a job or task, as its supervisor last wrote it."""
 
     state: str = names.PENDING
@@ -100,7 +99,7 @@ class JobFolder:
         about = {
             "schema": 1,
             "name": name,
-            "supervisor": asdict(processes.myself()),
+            "supervisor": processes.myself()._asdict(),
             "hears_signals": hears_signals,
             "host": socket.gethostname(),
             "tasks": list(tasks),
@@ -109,7 +108,7 @@ class JobFolder:
         files.write_json(self.path / "job.json", about)
 
     def write(self, standings: dict[str, Standing]) -> None:
-        files.write_json(self.path / "state.json", {key: asdict(value) for key, value in standings.items()})
+        files.write_json(self.path / "state.json", codec.to_json(standings))
 
     def standings(self) -> dict[str, Standing]:
         written = files.read_json(self.path / "state.json") or {}
@@ -135,7 +134,7 @@ class JobFolder:
             if not is_attended and standing.state not in names.ENDED:
                 is_running = standing.child is not None and standing.child.is_alive
                 state = standing.state if is_running else names.NODE_FAIL
-                standing = replace(standing, state=state, reason=SUPERVISOR_GONE)
+                standing = standing._replace(state=state, reason=SUPERVISOR_GONE)
             yield Job(
                 id=str(self.number),
                 task=task_of(key),
@@ -188,8 +187,7 @@ def new_folder(root: Path) -> JobFolder:
         number += 1
 
 
-@dataclass(frozen=True)
-class SlotClaim:
+class SlotClaim(NamedTuple):
     """A job or task that waits for slots, or holds some."""
 
     job: int
@@ -227,6 +225,9 @@ class SlotTable:
         written = files.read_json(root / "slots.json") or {}
         return cls(*([*map(SlotClaim.from_json, written.get(name, ()))] for name in ("waiting", "taken")))
 
+    def to_json(self) -> dict[str, Any]:
+        return {"waiting": codec.to_json(tuple(self.waiting)), "taken": codec.to_json(tuple(self.taken))}
+
     def drop_dead(self, is_alive: Callable[[Process], bool]) -> list[SlotClaim]:
         """Remove claims whose holders are all dead; return those that held slots."""
         dead = [claim for claim in self.taken if not any(map(is_alive, claim.holders))]
@@ -254,7 +255,7 @@ class SlotTable:
         return self._take(claim, sorted(preferred, key=lambda slot: load[slot]))
 
     def _take(self, claim: SlotClaim, slots: Sequence[str]) -> tuple[str, ...]:
-        self.taken.append(replace(claim, slots=tuple(slots[: claim.need])))
+        self.taken.append(claim._replace(slots=tuple(slots[: claim.need])))
         return self.taken[-1].slots
 
     def free(self, pool: str, available: Sequence[str]) -> list[str]:
@@ -264,7 +265,7 @@ class SlotTable:
     def hold(self, key: tuple[int, int | None], holder: Process) -> None:
         """Let the claim also count while `holder` lives."""
         self.taken = [
-            replace(claim, holders=(*claim.holders, holder)) if claim.key == key else claim for claim in self.taken
+            claim._replace(holders=(*claim.holders, holder)) if claim.key == key else claim for claim in self.taken
         ]
 
     def release(self, key: tuple[int, int | None]) -> None:
@@ -286,7 +287,7 @@ def locked_slots(root: Path) -> Iterator[SlotTable]:
             sweep(None, JobFolder(root, claim.job).mark(key))
         yield table
         if table != before:
-            files.write_json(root / "slots.json", asdict(table))
+            files.write_json(root / "slots.json", table.to_json())
     finally:
         os.close(lock)
 

@@ -216,8 +216,8 @@ class Task:
             return
         self._began, self._is_warned, self._is_killed, self._orphaned = time.monotonic(), False, False, 0.0
         child = processes.identify(self._child.pid)  # None if it has ended already
-        self.standing = replace(
-            self.standing, state=names.RUNNING, reason="", started=time.time(), slots=slots, child=child
+        self.standing = self.standing._replace(
+            state=names.RUNNING, reason="", started=time.time(), slots=slots, child=child
         )
 
     def _environment(self, slots: tuple[str, ...]) -> dict[str, str]:
@@ -236,7 +236,7 @@ class Task:
         return {**self._inherited, **own}
 
     def wait_because(self, reason: str) -> None:
-        self.standing = replace(self.standing, reason=reason)
+        self.standing = self.standing._replace(reason=reason)
 
     def cancel(self) -> None:
         """End the task for good; a request to requeue no longer counts."""
@@ -333,8 +333,7 @@ class Task:
         return self.task if drawn is None else drawn
 
     def _end(self, state: str, *, exit_code: int | None = None, number: int | None = None, reason: str = "") -> None:
-        self.standing = replace(
-            self.standing,
+        self.standing = self.standing._replace(
             state=state,
             reason=reason,
             exit_code=exit_code,

@@ -12,7 +12,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -213,7 +212,7 @@ def inside(environ: Mapping[str, str]) -> Inside:
     if result.status:
         raise SchedulerUnreachable(f"PBS does not report the resources of job {job}", details=result.stderr)
     own = {name: value for name, value in environ.items() if name.startswith("PBS_")}
-    return replace(described_job(result.stdout, job, lines, time.time()), variables=own)
+    return described_job(result.stdout, job, lines, time.time())._replace(variables=own)
 
 
 def described_job(text: str, job: str, lines: list[str], now: float) -> Inside:

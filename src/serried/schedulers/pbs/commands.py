@@ -15,7 +15,6 @@ import re
 import shlex
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from serried.base import files, processes, shell
@@ -90,12 +89,11 @@ exec >>"scheduler${PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}.log" 2>&1 # PBS cannot na
 serried_cannot="the job's environment cannot be read here: $serried_private"
 [[ -r $serried_private ]] || exec "${serried_agent[@]}" fail-setup "${serried_who[@]}" --problem "$serried_cannot"
 """,
-    index="{PBS_ARRAY_INDEX:-$SERRIED_TASK}",
+    task_index="{PBS_ARRAY_INDEX:-$SERRIED_TASK}",
     index_variable="PBS_ARRAY_INDEX",
 )
 
-INSIDE = replace(
-    OF_THIS_MACHINE,
+INSIDE = OF_THIS_MACHINE._replace(
     cleanup="""
 serried_private=$2 # job.sh TOKEN FILE: beside it the head puts the environment of the nodes
 """

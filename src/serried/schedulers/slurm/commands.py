@@ -14,7 +14,6 @@ import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from serried.base import shell
@@ -87,7 +86,7 @@ done
   serried_run_again
   serried_conclude
 """,
-    index="SLURM_ARRAY_TASK_ID",
+    task_index="SLURM_ARRAY_TASK_ID",
     index_variable="SLURM_ARRAY_TASK_ID",
     cancel_idle="""\
   [[ $serried_answer == idle\\ * ]] && scancel --quiet --state=PENDING "${SLURM_ARRAY_JOB_ID}_[${serried_answer#idle }]"
@@ -97,7 +96,7 @@ exec >>"scheduler-$serried_index.log" 2>&1
 """,
 )
 
-INSIDE = replace(OF_THIS_MACHINE, cleanup=FRAGMENT.cleanup, head_options=FRAGMENT.head_options)
+INSIDE = OF_THIS_MACHINE._replace(cleanup=FRAGMENT.cleanup, head_options=FRAGMENT.head_options)
 SHELL = FRAGMENT.cleanup
 
 
