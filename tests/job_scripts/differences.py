@@ -17,7 +17,7 @@ from typing import Any
 
 from job_scripts import known
 from job_scripts.forms import FormRun, task_of
-from serried.base.hosts import expand_hosts
+from serried.base.text import expand_hosts
 from serried.schema.names import SHIMS
 
 RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "RANK")

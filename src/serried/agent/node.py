@@ -29,7 +29,8 @@ from serried.agent.stage_in.node_side import StageIn, check_required_paths
 from serried.agent.stage_out.node_side import StageOut
 from serried.base import files, linux
 from serried.base.channel import Message
-from serried.base.hosts import LOOPBACK, expand_hosts
+from serried.base.hosts import LOOPBACK
+from serried.base.text import expand_hosts
 from serried.schema import names
 from serried.schema.endings import SideExit
 from serried.schema.events import JournalEvent, ToHead, ToNode

@@ -258,7 +258,7 @@ def claim(path: Path, owner: str) -> str:
     return owner
 
 
-_ENDS = re.compile(rb"[\r\n]")
+_ENDS = rb"[\r\n]"
 """A progress bar ends each of its states with a carriage return."""
 
 
@@ -304,6 +304,6 @@ class TailReader:
             self._offset, self._rest = state.st_size - self._most, b""
         text = os.pread(descriptor, state.st_size - self._offset, self._offset)
         self._offset += len(text)
-        *lines, self._rest = _ENDS.split(self._rest + text)
+        *lines, self._rest = re.split(_ENDS, self._rest + text)
         self._rest = self._rest[-self._most :]
         return lines[1:] if is_cut else lines

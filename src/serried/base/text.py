@@ -1,14 +1,15 @@
-"""Durations, moments, sizes, counts and ranges of numbers as text, and back.
+"""Durations, moments, sizes, counts, ranges of numbers and lists of hosts as text, and back.
 
 Seconds and bytes in code; `1h30m` in files, options and JSON; ISO 8601 in UTC for moments.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import time
-from typing import Any, Iterable, Iterator, List, Mapping, Optional, Tuple, overload
+from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, overload
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _MANY_DAYS = 100 * _DAY
@@ -263,3 +264,59 @@ def _progressions(numbers: List[int]) -> Iterator[Tuple[int, int, int]]:
             end, step = position, 0
         yield numbers[position], numbers[end], step
         position = end + 1
+
+
+_NUMBERED = r"([^.]*?)(\d{1,9})((?:\..*)?)"
+"""A host's name up to its number, the number, and the domain."""
+_GROUP = r"\[([^\]]*)\]"
+
+
+def expand_hosts(text: str) -> List[str]:
+    """The hosts in one of Slurm's lists, in its order: `gpu-a[1-2]-n[001-004],login` names nine."""
+    hosts: List[str] = []
+    for part in _host_groups(text):
+        pieces = re.split(_GROUP, part)
+        choices = [_numbers(piece) if index % 2 else [piece] for index, piece in enumerate(pieces)]
+        hosts += map("".join, itertools.product(*choices))
+    return hosts
+
+
+def fold_hosts(hosts: Sequence[str]) -> str:
+    """A short list of `hosts`, in their order: neighbours with consecutive numbers become one range."""
+    runs: List[List[str]] = []
+    for host in hosts:
+        match = re.fullmatch(_NUMBERED, host)
+        prefix, number, suffix = match.groups() if match else (host, "", "")
+        last = runs[-1] if runs else ["", "", "", ""]
+        follows = number and last[2] and number == str(int(last[2]) + 1).zfill(len(last[1]))
+        if follows and (prefix, suffix) == (last[0], last[3]):
+            last[2] = number
+        else:
+            runs.append([prefix, number, number, suffix])
+    return ",".join(
+        f"{prefix}{first}{suffix}" if first == last else f"{prefix}[{first}-{last}]{suffix}"
+        for prefix, first, last, suffix in runs
+    )
+
+
+def _host_groups(text: str) -> List[str]:
+    """Split at commas that are not inside brackets."""
+    parts, depth, start = [], 0, 0
+    for position, character in enumerate(text):
+        depth += (character == "[") - (character == "]")
+        if character == "," and depth == 0:
+            parts.append(text[start:position])
+            start = position + 1
+    parts.append(text[start:])
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _numbers(group: str) -> List[str]:
+    numbers: List[str] = []
+    for item in group.split(","):
+        first, dash, last = item.partition("-")
+        if dash:
+            numbers += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
+        else:
+            numbers.append(item)
+    return numbers

@@ -24,7 +24,7 @@ from typing import Callable, Container, Deque, Iterator, List, Optional, Sequenc
 ANY_FOLDERS = "**"
 BATCH = 64
 """Entries that one thread examines before it takes the next batch."""
-_WILD = re.compile(r"[*?\[]")
+_WILD = r"[*?\[]"
 
 Problem = Callable[[OSError], None]
 """Called for a folder or an entry that cannot be read."""
@@ -135,7 +135,7 @@ def split(pattern: str) -> List[str]:
 def beginning(pattern: str) -> str:
     """The folder in front of the first wildcard, or of the last name: matches keep their paths from there."""
     names = split(pattern)
-    fixed = next((place for place, name in enumerate(names) if _WILD.search(name)), len(names) - 1)
+    fixed = next((place for place, name in enumerate(names) if re.search(_WILD, name)), len(names) - 1)
     return "/".join(names[: min(fixed, len(names) - 1)])
 
 

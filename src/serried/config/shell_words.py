@@ -22,7 +22,7 @@ _PIECE = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_VARIABLE = re.compile(r"\$(?:\{\w+\}|[A-Za-z_]\w*)")
+_VARIABLE = r"\$(?:\{\w+\}|[A-Za-z_]\w*)"
 
 
 def split(text: str) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ def variables(words: tuple[str, ...]) -> tuple[str, ...]:
     """Variables of a shell in `words`, `$NAME` or `${NAME}`, each once. Empty for a command that is a shell."""
     if words and _SHELL.fullmatch(_base(words[0])):
         return ()
-    return tuple(dict.fromkeys(name for word in words for name in _VARIABLE.findall(word)))
+    return tuple(dict.fromkeys(name for word in words for name in re.findall(_VARIABLE, word)))
 
 
 def operators(words: tuple[str, ...], among: frozenset[str]) -> tuple[str, ...]:
@@ -107,7 +107,7 @@ CERTAIN = frozenset({"&&", "||", ">>", "2>&1", "&>"})
 """Words that are hardly ever arguments of a program."""
 OPERATORS = CERTAIN | {"|", ";", ">", "<", "&", "2>"}
 _SHELL = re.compile(r"(?:ba|da|k|z)?sh")
-_INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*|bash|sh|Rscript|julia|node")
+_INTERPRETER = r"(?:python|pypy)[\d.]*|bash|sh|Rscript|julia|node"
 
 
 def experiment_name(words: tuple[str, ...], *, is_shell: bool = False) -> str:
@@ -116,16 +116,16 @@ def experiment_name(words: tuple[str, ...], *, is_shell: bool = False) -> str:
         return ""
     if text := words[0] if is_shell else shell_text(words):
         return _name_of_text(text)
-    if len(words) > 2 and words[1] == "-m" and _INTERPRETER.fullmatch(_base(words[0])):
+    if len(words) > 2 and words[1] == "-m" and re.fullmatch(_INTERPRETER, _base(words[0])):
         return words[2]
     name = _base(script_of(words) or words[0])
     return name.rsplit(".", 1)[0] or name or "command"
 
 
-_BETWEEN = re.compile(r"&&|\|\||[;|\n]")
+_BETWEEN = r"&&|\|\||[;|\n]"
 _PREPARES = frozenset({"cd", "export", "source", ".", "module", "set", "echo", "mkdir", "ulimit", "unset", "test", "["})
 _PASSES_ON = frozenset({"exec", "time", "nohup", "command"})
-_ASSIGNS = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_ASSIGNS = r"(?s)[A-Za-z_]\w*=.*"
 
 
 def shell_text(words: Sequence[str]) -> str | None:
@@ -148,7 +148,7 @@ def without_prefix(words: Sequence[str]) -> tuple[str, ...]:
         word, name = rest[0], _base(rest[0])
         if name == "env" or name in _PASSES_ON:
             is_env = name == "env"
-        elif not (_ASSIGNS.fullmatch(word) or (is_env and word.startswith("-"))):
+        elif not (re.fullmatch(_ASSIGNS, word) or (is_env and word.startswith("-"))):
             break
         rest = rest[1:]
     return rest
@@ -156,7 +156,7 @@ def without_prefix(words: Sequence[str]) -> tuple[str, ...]:
 
 def _name_of_text(text: str) -> str:
     """The name of its first command that does more than prepare: `cd code && A=1 python train.py` is `train`."""
-    commands = [without_prefix(part.split()) for part in _BETWEEN.split(text)]
+    commands = [without_prefix(part.split()) for part in re.split(_BETWEEN, text)]
     chosen = next((words for words in commands if words and words[0].strip("\"'(){}") not in _PREPARES), None)
     return experiment_name(tuple(word.strip("\"'(){}") for word in chosen)) if chosen else "command"
 
@@ -171,7 +171,7 @@ _OPTIONS = (
 
 def script_of(words: Sequence[str]) -> str | None:
     """The script of an interpreter, `train.py` of `python -u train.py`, or None."""
-    if not words or not _INTERPRETER.fullmatch(_base(words[0])):
+    if not words or not re.fullmatch(_INTERPRETER, _base(words[0])):
         return None
     name, rest = _base(words[0]), iter(words[1:])
     without, with_value = next((ends, valued) for kind, ends, valued in _OPTIONS if kind.fullmatch(name))

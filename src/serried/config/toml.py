@@ -18,8 +18,8 @@ Keys = tuple[str, ...]
 
 _NAME = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
 _DOTTED = rf"{_NAME}(?:\s*\.\s*{_NAME})*"
-_HEADER = re.compile(rf"\s*\[\[?\s*({_DOTTED})\s*\]")
-_KEY = re.compile(rf"\s*({_DOTTED})\s*=")
+_HEADER = rf"\s*\[\[?\s*({_DOTTED})\s*\]"
+_KEY = rf"\s*({_DOTTED})\s*="
 _TOKEN = re.compile(r"""\"{3}|'{3}|"(?:[^"\\]|\\.)*"|'[^']*'|[\[\]{}#]""")
 
 
@@ -100,11 +100,11 @@ def _places(text: str) -> dict[Keys, int]:
     depth, fence = 0, ""
     for number, line in enumerate(text.split("\n"), start=1):
         if not fence and not depth:
-            if header := _HEADER.match(line):
+            if header := re.match(_HEADER, line):
                 table = parts(header[1])
                 for size in range(1, len(table) + 1):
                     places.setdefault(table[:size], number)
-            elif found := _KEY.match(line):
+            elif found := re.match(_KEY, line):
                 key = parts(found[1])
                 for size in range(1, len(key) + 1):
                     places.setdefault(table + key[:size], number)
@@ -130,12 +130,12 @@ def _within(line: str, depth: int, fence: str) -> tuple[int, str]:
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
 
 
-_BARE = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
+_BARE = r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*"
 
 
 def parts(key: str) -> Keys:
     """`experiments."a b".resources` as a path."""
-    if _BARE.fullmatch(key):  # most keys; a parse takes a millisecond
+    if re.fullmatch(_BARE, key):  # most keys; a parse takes a millisecond
         return tuple(key.split("."))
     try:
         table: Any = tomllib.loads(f"{key} = 0")

@@ -70,7 +70,7 @@ class Typed(str):
 
 
 _NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
-_MEMORY = re.compile(rf"{_NUMBER} ?([KMGT])(?:i?B)?", re.IGNORECASE | re.ASCII)
+_MEMORY = rf"(?ia){_NUMBER} ?([KMGT])(?:i?B)?"
 _MEBIBYTES = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 
 
@@ -84,7 +84,7 @@ def duration(value: Any) -> int:
 
 MOST_TASKS = 1_000_000
 """In one array. Slurm's own maximum is 4,000,000, its default 1,000."""
-_INDICES = re.compile(r"\s*(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?\s*", re.ASCII)
+_INDICES = r"(?a)\s*(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?\s*"
 
 
 class ArrayRange(NamedTuple):
@@ -103,7 +103,7 @@ def array_range(value: Any) -> ArrayRange:
         raise BadValue(f"must end in `%` and a number from 1, not `{_shown(value)}`", "`0-99%8` runs 8 tasks at a time")
     indices: set[int] = set()
     for part in ranges.split(","):
-        match = _INDICES.fullmatch(part)
+        match = re.fullmatch(_INDICES, part)
         if match is None:
             raise BadValue(
                 f"must be a range of task indices, not `{_shown(value)}`", "write `0-999`, `0-10:2` or `1,3,5`"
@@ -130,7 +130,7 @@ def memory(value: Any) -> int:
     text = "" if isinstance(value, bool) else str(value).strip()
     if text in {"all", "0"}:
         return ALL_MEMORY
-    match = _MEMORY.fullmatch(text)
+    match = re.fullmatch(_MEMORY, text)
     if not match:
         message = f"must be an amount of memory such as `10G` or `512M`, or `all`, not `{_shown(value)}`"
         raise BadValue(message, _unit_hint(text))

@@ -117,7 +117,7 @@ SECONDARY = (
 """Last resorts: copies of older checkpoints, and weights without the rest."""
 LAST = r"(?i)(last|latest)(-v\d+)?(?=\.)"
 """A regular expression for the file that each save overwrites."""
-_NUMBER = re.compile(r"\d+")
+_NUMBER = r"\d+"
 _NAMED = r"(?i)(epoch|global_?step|step|iteration|iter)s?[-_=. ]?(\d+)"
 _ENTRY, _DIRECTORY, _END = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
 _END_64 = b"PK\x06\x06"
@@ -201,7 +201,7 @@ def ordered(root: Path, watch: Sequence[str] = ()) -> List[Path]:
     for path in entries:
         if not re.match(LAST, path.name):
             # The series of `epoch=3-step=400.ckpt` is `epoch=#-step=#.ckpt`.
-            series.setdefault(_NUMBER.sub("#", _relative(root, path)), []).append(path)
+            series.setdefault(re.sub(_NUMBER, "#", _relative(root, path)), []).append(path)
     ages = {path: changed_within(path) for path in entries}
     ranks: Dict[Path, Tuple[Any, ...]] = {}
     for name, members in series.items():
@@ -337,7 +337,7 @@ def has_all(path: Path, layout: Layout) -> bool:
         newest = (path.parent / layout.pointer).read_text(encoding="utf-8", errors="replace") if layout.pointer else ""
     except OSError:
         return True
-    named, own = _NUMBER.findall(newest), _NUMBER.findall(path.name)
+    named, own = re.findall(_NUMBER, newest), re.findall(_NUMBER, path.name)
     return not (named and own) or int(own[-1]) <= int(named[-1])
 
 
@@ -359,9 +359,10 @@ def recognised(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
 def order_of(relative: str) -> Tuple[int, ...]:
     """A sort key from the numbers in a path. Keys of one series are comparable."""
     above, _, name = relative.rpartition("/")
-    numbers = [int(digits) for digits in _NUMBER.findall(above)]
+    numbers = [int(digits) for digits in re.findall(_NUMBER, above)]
     named = _counters(name)
-    return (*numbers, *(named[term] for term in terms(name))) if named else (*numbers, *map(int, _NUMBER.findall(name)))
+    own = [named[term] for term in terms(name)] if named else map(int, re.findall(_NUMBER, name))
+    return (*numbers, *own)
 
 
 def terms(name: str) -> Sequence[str]:

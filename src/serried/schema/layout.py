@@ -76,7 +76,7 @@ RESULTS, CHECKPOINTS = "results", "checkpoints"
 """The output of ranks, and the folders for it: in the run directory, and on a node's own disk."""
 SHARED_LOG = "ranks.log"
 LONGEST_NAME = 40
-_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,%d}" % (LONGEST_NAME - 1))
+_PLAIN = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,%d}" % (LONGEST_NAME - 1)
 _DIGEST = 6
 
 
@@ -86,7 +86,7 @@ def slug(text: str) -> str:
     Safe as a folder's name, in a job's name and on a command line: never empty, at most 40 characters, only
     `[A-Za-z0-9._-]`, and never with `-` or `.` in front. Different names that are not plain have different slugs.
     """
-    if _PLAIN.fullmatch(text):
+    if re.fullmatch(_PLAIN, text):
         return text
     import hashlib  # takes milliseconds, and most names need none
 

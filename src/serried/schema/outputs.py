@@ -53,7 +53,7 @@ NEWEST = 3
 _AT_ONCE = 1000
 _KINDS = {stat.S_IFREG: "file", stat.S_IFLNK: "link"}
 
-_MODEL = re.compile(r"(?!\.)(?!(?i:.*(?:step|epoch|iter|iteration|checkpoint|ckpt)[-_=]?\d|\d+(?:\.\w+)?$))[^/]*")
+_MODEL = r"(?!\.)(?!(?i:.*(?:step|epoch|iter|iteration|checkpoint|ckpt)[-_=]?\d|\d+(?:\.\w+)?$))[^/]*"
 Unread = Callable[[OSError], None]
 """Called for a folder that cannot be listed completely."""
 
@@ -205,7 +205,7 @@ class FinalModels:
     def is_output(self, path: str, kind: str, size: int, changed: int) -> bool:  # noqa: ARG002 - as of a tree
         from serried.schema.checkpoints import is_unfinished  # most runs have no files there
 
-        return kind == "file" and size > 0 and _MODEL.fullmatch(path) is not None and not is_unfinished(path)
+        return kind == "file" and size > 0 and re.fullmatch(_MODEL, path) is not None and not is_unfinished(path)
 
     def ledger_name(self, path: str) -> str:
         return f"{{{CHECKPOINTS}}}/{path}"

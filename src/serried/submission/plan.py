@@ -464,7 +464,7 @@ SPANNING = frozenset(("--nnodes", "--num-machines", "--hostfile"))
 """Their options for several nodes."""
 ELASTIC = ("--min-np", "--max-np", "--min-num-proc", "--max-num-proc", "--host-discovery-script")
 """Options of horovodrun."""
-_ITS_NUMBER = re.compile(r"\b(?:LOCAL_)?RANK\b|\bSLURM_(?:PROC|LOCAL)ID\b|\{(?:local_)?rank\}")
+_ITS_NUMBER = r"\b(?:LOCAL_)?RANK\b|\bSLURM_(?:PROC|LOCAL)ID\b|\{(?:local_)?rank\}"
 """A text that contains a rank's number may start its commands in one rank only."""
 OLD = "torch.distributed.launch"
 OUR_KEYS = {
@@ -477,7 +477,7 @@ MEETING = ("standalone", "node-rank", "rdzv-", "master-", "local-addr")
 """Options about the rendezvous, which Serried sets up."""
 _OF_COMMAND = ("--module", "--no-python", "--use-env")
 """Options of torchrun that say how a rank's command is started."""
-_IN_BRACES = re.compile(r"(?<!\{)\{([a-z][a-z_]+)\}(?!\})")
+_IN_BRACES = r"(?<!\{)\{([a-z][a-z_]+)\}(?!\})"
 
 
 def rank_command(experiment: config.Experiment, command: Sequence[str]) -> tuple[str, ...]:
@@ -632,7 +632,7 @@ def _started(command: Sequence[str], *, is_shell: bool = False) -> Iterator[tupl
 def _in(text: str) -> Iterator[tuple[str, ...]]:
     from serried.config.shell_words import certain  # few commands need the reader of scripts
 
-    if _ITS_NUMBER.search(text):
+    if re.search(_ITS_NUMBER, text):
         return
     for command in certain(text):
         yield from _started(command)
@@ -673,7 +673,7 @@ def command_warnings(command: Sequence[str]) -> Iterator[str]:
             f"PyTorch deprecates `{OLD}`: Serried runs torchrun, and the script still gets `--local-rank`; "
             "read LOCAL_RANK in the script, and write `torchrun`"
         )
-    for name in dict.fromkeys(name for word in command for name in _IN_BRACES.findall(word)):
+    for name in dict.fromkeys(name for word in command for name in re.findall(_IN_BRACES, word)):
         import difflib
 
         near = difflib.get_close_matches(name, PLACEHOLDERS, n=1, cutoff=0.75)

@@ -403,19 +403,17 @@ def _missing_modules(plan: Plan, environment: Mapping[str, str]) -> Iterator[str
             yield f"`{sink}` is not installed for the ranks, so this tracker is left out: `pip install {package}`"
 
 
-_AGENT = re.compile(
-    r"""(?<![\w.-])wandb["']?\s+agent(?=\s)(?:[^\n;&|]*?\s["']?(?P<id>[\w.-]+/[\w. -]+/[\w-]+)(?![\w/]))?""",
-)
-_COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
-_BETWEEN = re.compile(r"[;&|\n(`]")
+_AGENT = r"""(?<![\w.-])wandb["']?\s+agent(?=\s)(?:[^\n;&|]*?\s["']?(?P<id>[\w.-]+/[\w. -]+/[\w-]+)(?![\w/]))?"""
+_COMMENT = r"(?m)(?:^|(?<=\s))#.*"
+_BETWEEN = r"[;&|\n(`]"
 _READS_IT = frozenset({"echo", "printf", "grep", "egrep", "sed", "awk"})
 """Programs for which an agent's command is text."""
 
 
 def hidden_failures(text: str) -> Iterator[str]:
     """A warning for each agent of W&B that a command or a script starts itself."""
-    for found in _AGENT.finditer(_COMMENT.sub("", text.replace("\\\n", " "))):
-        command = shell_words.without_prefix(_BETWEEN.split(found.string[: found.start()])[-1].split())
+    for found in re.finditer(_AGENT, re.sub(_COMMENT, "", text.replace("\\\n", " "))):
+        command = shell_words.without_prefix(re.split(_BETWEEN, found.string[: found.start()])[-1].split())
         if not command or command[0] not in _READS_IT:
             yield (
                 "`wandb agent` exits with status 0 also if its trial fails, and the run is COMPLETED then: "
@@ -424,20 +422,20 @@ def hidden_failures(text: str) -> Iterator[str]:
 
 
 MOST_PREQUEUED = 100
-_UNKNOWN = re.compile(r"[{$~*?]")
+_UNKNOWN = r"[{$~*?]"
 """In words that only a placeholder or a shell completes."""
-_ADDRESS = re.compile(r"https?://[^\s@/?#]+(?:[/?#][!-~]*)?", re.ASCII)
+_ADDRESS = r"(?a)https?://[^\s@/?#]+(?:[/?#][!-~]*)?"
 """An address that urllib can post to: it reads a user before `@` as a part of the host."""
 _AFTER = re.compile(r"(?<!\{)\{after\}(?!\})")
 _TASK = re.compile(r"(?<!\{)\{task\}(?!\})")
-_OF_A_RANK = re.compile(r"(?<!\{)\{((?:local_)?rank)\}(?!\})")
+_OF_A_RANK = r"(?<!\{)\{((?:local_)?rank)\}(?!\})"
 _SET_ON_NODES = ("SERRIED_", "RANK", "LOCAL_", "WORLD_SIZE", "MASTER_")
 
 
 def _check_side_commands(plan: Plan) -> None:
     """Raises UsageError for a command of `beside` that cannot run: a warning after the run would come too late."""
     for index, side in enumerate(plan.beside):
-        ours = next((found[1] for word in side.command if (found := _OF_A_RANK.search(word))), None)
+        ours = next((found[1] for word in side.command if (found := re.search(_OF_A_RANK, word))), None)
         if ours is not None:
             raise UsageError(
                 f"command {index} of `beside` uses `{{{ours}}}`, but it runs once on each node, beside the ranks",
@@ -552,7 +550,7 @@ def job_environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
     is_for_script = plan.script is not None
     variables = environments.job_environment(plan.environment, _with_key(plan, environ), is_for_script=is_for_script)
     webhook = plan.notify.webhook if plan.notify else None
-    if webhook and not _ADDRESS.fullmatch(variables.get(webhook, "")):
+    if webhook and not re.fullmatch(_ADDRESS, variables.get(webhook, "")):
         raise UsageError(
             f"`{webhook}`, which `notify.webhook` names, is not a web address",
             hint="write `https://` and a host, without a user, spaces or non-ASCII letters; the value is a secret",
@@ -631,7 +629,7 @@ def _check_paths(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) -> N
     """Raises UsageError for a script that the snapshot lacks. Otherwise the job would fail after its wait."""
     for command in _commands(plan, each):
         script = shell_words.script_of(command)
-        if script is None or script.startswith("/") or _UNKNOWN.search(script):
+        if script is None or script.startswith("/") or re.search(_UNKNOWN, script):
             continue
         path = _in_snapshot(plan, script)
         if _is_held(survey, path):
@@ -663,7 +661,7 @@ def _path_warnings(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) ->
         names_of_paths |= dict.fromkeys(value for value in values if value != script)
     for name in names_of_paths:
         path = _in_snapshot(plan, name)
-        if not name or name.startswith(("/", "-")) or _UNKNOWN.search(name):
+        if not name or name.startswith(("/", "-")) or re.search(_UNKNOWN, name):
             continue
         if _leads_out(path):
             yield (
@@ -677,7 +675,7 @@ def _path_warnings(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) ->
             )
 
 
-_ABSOLUTE = re.compile(r"(?:^|(?<=[\s=:,;@'\"\[({<>|&])|(?<=^-[A-Za-z]))(/[^\s:,;'\"\])}<>|&{$~*?]*)([{$~*?]?)")
+_ABSOLUTE = r"(?:^|(?<=[\s=:,;@'\"\[({<>|&])|(?<=^-[A-Za-z]))(/[^\s:,;'\"\])}<>|&{$~*?]*)([{$~*?]?)"
 """An absolute path in a text, and a character after it that only a placeholder or a shell completes."""
 
 
@@ -690,7 +688,7 @@ def _paths_out(plan: Plan, texts: Sequence[tuple[str, str]], survey: Survey) -> 
     places = {
         path: (where, end)
         for where, text in reversed(texts)
-        for path, end in ((f"/{text.partition('/')[2]}", ""), *_ABSOLUTE.findall(text))
+        for path, end in ((f"/{text.partition('/')[2]}", ""), *re.findall(_ABSOLUTE, text))
     }
     staged = {os.path.realpath(item.source) for item in plan.data.stage} if plan.data else set()
     root = os.path.realpath(survey.project)
@@ -746,7 +744,7 @@ def _has_copy(survey: Survey, path: str) -> bool:
 _CODE = (".py", ".sh", ".yaml", ".yml", ".toml", ".json", ".cfg", ".ini")
 _MOST_CODE, _LARGEST_CODE = 2000, 1_000_000
 """Files, and bytes of each, that are read for a warning."""
-_USES_SERRIED = re.compile(rb"SERRIED_|\b(?:import|from)\s+serried\b")
+_USES_SERRIED = rb"SERRIED_|\b(?:import|from)\s+serried\b"
 
 
 def _unused_restarts(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) -> Iterator[str]:
@@ -764,7 +762,7 @@ def _unused_restarts(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) 
             code = path.read_bytes() if path.stat().st_size <= _LARGEST_CODE else b""
         except OSError:
             continue
-        if _USES_SERRIED.search(code):
+        if re.search(_USES_SERRIED, code):
             return
         framework = framework or checkpoints.framework_of_code(code)
     options = checkpoints.OPTIONS.get(framework or "")

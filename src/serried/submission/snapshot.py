@@ -30,12 +30,11 @@ import io
 import os
 import re
 import stat
-import tarfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from serried.base import shell, tree
 from serried.base.errors import MissingProgramError, UsageError
@@ -43,6 +42,9 @@ from serried.base.files import MODES, Modes, make_directory
 from serried.base.text import spell
 from serried.schema.names import FETCHED
 from serried.schema.outputs import CACHES
+
+if TYPE_CHECKING:
+    import tarfile
 
 NEVER_TAKEN = ("__pycache__", "*.pyc", "*.pyo", ".git")
 """Caches that git lists if they are neither tracked nor ignored."""
@@ -345,6 +347,8 @@ def growth(survey: Survey, sources: Path) -> Iterator[str]:
         return
     sizes = _sizes(survey.project, survey.files)
     if last and grown >= GREW_BYTES:
+        import tarfile
+
         before: dict[str, int] = {}
         with contextlib.suppress(OSError, tarfile.TarError), tarfile.open(last) as tar:
             before = {member.name: member.size for member in tar}
@@ -452,7 +456,7 @@ def run(project: Path, *arguments: str) -> str:
     return result.stdout
 
 
-_IMPORT = re.compile(r"import[ \t]+([A-Za-z_][A-Za-z0-9_]*)")
+_IMPORT = r"import[ \t]+([A-Za-z_][A-Za-z0-9_]*)"
 
 
 def redirect(survey: Survey, site_folders: Sequence[Path]) -> tuple[str, ...]:
@@ -489,7 +493,7 @@ def _folders(site: Path, project: Path) -> Iterator[Path]:
     for file in files:
         lines = file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
         for line in lines[:1] if file.suffix == ".egg-link" else lines:
-            hook = _IMPORT.match(line)
+            hook = re.match(_IMPORT, line)
             if hook:
                 yield from _hooked(site / f"{hook[1]}.py", project)
             elif line.strip() and not line.startswith("#"):
@@ -552,6 +556,8 @@ def store(survey: Survey, folder: Path, modes: Modes = MODES["user"]) -> Archive
 
     A file that disappears meanwhile is left out. A file that cannot be read raises UsageError, and no archive remains.
     """
+    import tarfile  # a run in place needs none
+
     make_directory(folder, modes.directory)
     aside = folder / f".{os.urandom(4).hex()}.tar"
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, modes.file)
@@ -599,6 +605,8 @@ class _DigestWriter(io.RawIOBase):
 
 
 def _members(survey: Survey) -> Iterator[tuple[tarfile.TarInfo, io.BytesIO | None]]:
+    import tarfile
+
     root = survey.project.resolve()
     for path in survey.files:
         whole = root / path

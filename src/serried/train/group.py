@@ -31,8 +31,8 @@ import torch
 import torch.distributed as dist
 
 from serried.base import files
-from serried.base.hosts import LOOPBACK, expand_hosts, interface_of, own_addresses, resolve, route_to
-from serried.base.text import ranges
+from serried.base.hosts import LOOPBACK, interface_of, own_addresses, resolve, route_to
+from serried.base.text import expand_hosts, ranges
 from serried.train.errors import StartError, TrainError
 from serried.train.identities import Identity
 

@@ -14,14 +14,14 @@ _HIDDEN = frozenset("\u200b\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202
 
 _UNSEEN = dict.fromkeys(map(ord, _HIDDEN))
 
-_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
-_ESCAPE = re.compile(
+_COLOUR = r"\x1b\[[0-9;:]*m"
+_ESCAPE = (
     r"\x1b(?:"
     r"\[[0-?]*[ -/]*[@-~]"  # CSI: cursor, erase, modes
     r"|[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # OSC, DCS and the like: titles, clipboard, links
     r"|[ -/]*[0-~])?"
 )
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 
 
 def printable(text: str) -> str:
@@ -40,7 +40,7 @@ def harmless(line: str) -> str:
     """A line of a program's output for a terminal: colours stay, every other escape sequence goes."""
     kept: list[str] = []
     position = 0
-    for colour in _COLOUR.finditer(line):
+    for colour in re.finditer(_COLOUR, line):
         kept += [_strip(line[position : colour.start()]), colour.group()]
         position = colour.end()
     kept.append(_strip(line[position:]))
@@ -53,7 +53,7 @@ def plain(line: str) -> str:
 
 
 def _strip(text: str) -> str:
-    return _CONTROL.sub("", _ESCAPE.sub("", text))
+    return re.sub(_CONTROL, "", re.sub(_ESCAPE, "", text))
 
 
 def without_escapes(line: str) -> str:

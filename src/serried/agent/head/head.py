@@ -27,7 +27,7 @@ from serried.agent.options import Options, parse
 from serried.agent.stage_in.head_side import StageInCoordinator
 from serried.base import files, linux
 from serried.base.channel import Message
-from serried.base.hosts import expand_hosts, fold_hosts
+from serried.base.text import expand_hosts, fold_hosts
 from serried.schema import checkpoints, names
 from serried.schema.events import JournalEvent, ToHead, ToNode
 from serried.schema.exits import Exit

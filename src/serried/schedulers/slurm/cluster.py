@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from serried.base.errors import MissingProgramError, SchedulerUnreachable, UsageError
-from serried.base.hosts import expand_hosts
-from serried.base.text import clock_seconds, memory_bytes
+from serried.base.text import clock_seconds, expand_hosts, memory_bytes
 from serried.schedulers import missing_command, scrub
 from serried.schedulers.client import query
 from serried.schedulers.occupancy import NodeUse, Occupancy, PartitionUse, QueuedJob
@@ -86,7 +85,7 @@ _HARMLESS_FLAGS = {*_TAKING_JOBS, "cloud", "dynamic_norm", "powered_down", "powe
 """Flags that do not change that. A node that is switched off starts for a job."""
 _HARMLESS_MARKS = {"~", "#", "-"}
 """The same as the last character of a state: switched off, starting, planned."""
-_FOR_RESOURCES = re.compile(r"Priority|Resources|None|ReqNodeNotAvail|Nodes[_ ]required")
+_FOR_RESOURCES = r"Priority|Resources|None|ReqNodeNotAvail|Nodes[_ ]required"
 """Reasons of jobs that start once enough is free."""
 
 
@@ -394,7 +393,7 @@ def _job(row: list[str], user: str) -> QueuedJob:
         is_mine=owner == user,
         partitions=tuple(partition.split(",")),
         tasks=max(_count(index.partition("%")[0]), 1),
-        waits_for_resources=not is_running and _FOR_RESOURCES.match(reason) is not None,
+        waits_for_resources=not is_running and re.match(_FOR_RESOURCES, reason) is not None,
         priority=_number(priority),
         nodes=count,
         gpus=gpus,

@@ -163,14 +163,14 @@ _ESCAPES = {
     "N": "SLURMD_NODENAME", "u": "USER", "x": "SLURM_JOB_NAME",
 }  # fmt: skip
 _OTHERWISE = {"A": "$SLURM_JOB_ID", "u": "$(id -un)"}
-_ESCAPE = re.compile(r"%(\d*)([A-Za-z%])")
+_ESCAPE = r"%(\d*)([A-Za-z%])"
 
 
 def _log_path(pattern: str) -> str:
     """A path as a word of bash, from the pattern of `--output` or `--error`. See sbatch(1)."""
     if "\\" in pattern:  # a backslash turns all escapes off
         return shlex.quote(pattern.replace("\\", ""))
-    parts = _ESCAPE.split(pattern)  # text, width, letter, text, …
+    parts = re.split(_ESCAPE, pattern)  # text, width, letter, text, …
     texts = [shlex.quote(text) if text else "" for text in parts[::3]]
     values = [*map(_expanded, parts[2::3], parts[1::3]), ""]
     return "".join(itertools.chain(*zip(texts, values, strict=True)))
@@ -382,7 +382,7 @@ def _array(plan: Plan, task: str) -> list[str]:
 ACCOUNT_SECONDS = 30 * 24 * 3600
 """How far back `sacct` looks at most: job ids wrap, and some sites refuse a wide window."""
 
-_NO_ACCOUNTS = re.compile(r"accounting storage is disabled", re.IGNORECASE)
+_NO_ACCOUNTS = r"(?i)accounting storage is disabled"
 _GONE = r"Invalid job id|already completing or completed|Job/step already|Invalid job array"
 
 
@@ -528,7 +528,7 @@ class Slurm(CommandScheduler):
         except (MissingProgramError, SchedulerUnreachable) as error:
             return "" if isinstance(error, MissingProgramError) else None
         if result.status:
-            return "" if _NO_ACCOUNTS.search(result.stderr) else None
+            return "" if re.search(_NO_ACCOUNTS, result.stderr) else None
         return result.stdout
 
     def query_environment(self) -> dict[str, str]:

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from serried.base.hosts import expand_hosts
-from serried.base.text import clock_seconds, show_duration
+from serried.base.text import clock_seconds, expand_hosts, show_duration
 from serried.schedulers.directives import (
     Directive,
     Directives,

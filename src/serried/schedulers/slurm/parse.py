@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from serried.base.hosts import expand_hosts
-from serried.base.text import expand
+from serried.base.text import expand, expand_hosts
 from serried.schedulers.client import SubmitOutcome
 from serried.schedulers.interface import Job, WaitReasons
 from serried.schema import names
@@ -39,7 +38,7 @@ NAME_FORMAT = f"ArrayJobID:{SEPARATOR},Name:{SEPARATOR},Comment:{SEPARATOR}"
 
 ACCOUNT_FIELDS = ("JobID", "State", "ExitCode", "End", "NodeList", "JobName")
 
-_ID = re.compile(r"^(\d+)(?:_(\d+|\[[^\]]*\])|\+\d+)?$")
+_ID = r"^(\d+)(?:_(\d+|\[[^\]]*\])|\+\d+)?$"
 
 
 def state(word: str) -> str:
@@ -67,7 +66,7 @@ def accounting(stdout: str) -> list[Job]:
     """The jobs in `sacct -X -P --delimiter=SEPARATOR` with ACCOUNT_FIELDS."""
     jobs = []
     for number, word, status, end, nodes, name in _rows(stdout, len(ACCOUNT_FIELDS)):
-        match = _ID.match(number)
+        match = re.match(_ID, number)
         tasks = _tasks(match[2] or "") if match else None
         if match and tasks is not None:
             job = _job(match[1], word, status, end, nodes=nodes, name=name)
@@ -80,7 +79,7 @@ def named(stdout: str) -> list[tuple[str, str]]:
     pairs = []
     for line in stdout.split("\n"):
         job, _, name = line.strip().rstrip(SEPARATOR).partition(SEPARATOR)
-        if match := _ID.match(job):
+        if match := re.match(_ID, job):
             pairs.append((match[1], name))
     return pairs
 
@@ -212,7 +211,7 @@ BEFORE_THE_CALL = (
 )
 """`sbatch` gave up on its own command line."""
 
-_FAILED = re.compile(r"Batch job submission failed: (.*)")
+_FAILED = r"Batch job submission failed: (.*)"
 
 
 def submit_outcome(stderr: str) -> SubmitOutcome:
@@ -220,7 +219,7 @@ def submit_outcome(stderr: str) -> SubmitOutcome:
 
     Refusals are recognised by the controller's words. Other words are uncertain: a wrong "refused" would submit twice.
     """
-    answer = _FAILED.search(stderr)
+    answer = re.search(_FAILED, stderr)
     text, refusals = (answer[1], REFUSALS) if answer else (stderr, BEFORE_THE_CALL)
     for outcome, patterns in ((SubmitOutcome.UNREACHABLE, NOT_DELIVERED), (SubmitOutcome.REFUSED, refusals)):
         if any(re.search(pattern, text) for pattern in patterns):

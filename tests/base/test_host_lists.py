@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from serried.base.hosts import expand_hosts, fold_hosts
+from serried.base.text import expand_hosts, fold_hosts
 from tables import for_each
 
 
