@@ -6,7 +6,6 @@ import os
 import time
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -305,7 +304,7 @@ def test_of_a_slurm_job_the_least_that_each_node_has_counts():
     found = slurm.described_job(SCONTROL, SALLOC, NOW, "login1.site.edu")
 
     kept = {name: SALLOC[name] for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_CONF")}
-    assert replace(found, to_first_node=()) == Inside(
+    assert found._replace(to_first_node=()) == Inside(
         "slurm", "7", ("n1", "n2"), cpus=2, gpus=2, tasks=2, seconds=590, is_here=False, variables=kept
     )
     assert (found.to_first_node[0], found.to_first_node[-1]) == ("srun", "--nodelist=n1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,12 +105,12 @@ def test_requests_of_earlier_systems_give_the_same_allocations(request_: dict[st
         (Cluster("slurm"), {"gpu_type": "v100"}, taken(1, 1, 1, 2, 10 * GIB, 1, gpu_type="v100")),
         # The defaults are at most what the partition allows, and what a node has.
         (
-            replace(SLURM, partitions={"debug": Partition(time=1800)}, default_partition="debug"),
+            SLURM._replace(partitions={"debug": Partition(time=1800)}, default_partition="debug"),
             {},
             taken(1, 1, 1, 2, 10 * GIB, 0.5),
         ),
         (
-            replace(SLURM, partitions={"p": Partition(cpus=6, mem=32 * GIB)}, default_partition="p"),
+            SLURM._replace(partitions={"p": Partition(cpus=6, mem=32 * GIB)}, default_partition="p"),
             {"gpus": 4},
             taken(1, 4, 4, 6, 32 * GIB, 1),
         ),
@@ -199,7 +198,7 @@ PER_GPU = "counts per GPU, or per rank without GPUs"
         (SITE, {"gpus": 1, "partition": "cpu"}, ("GPUs were requested, and a node of partition `cpu` has none", CPUS)),
         (LOCAL, {"gpus": 1}, ("GPUs were requested, and this machine has none", CPUS)),
         (
-            replace(LOCAL, gpus_per_node=1),
+            LOCAL._replace(gpus_per_node=1),
             {"gpus": 2},
             ("2 GPUs per node were requested, and this machine has 1", "--gpus 1"),
         ),
