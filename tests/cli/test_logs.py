@@ -374,7 +374,7 @@ def test_a_damaged_end_of_an_attempt_is_left_out(serried, twice):
     twice.attempt(1).exit.write_text('{"state": "\\u001b[2J", "seconds": "x"}')
     twice.attempt(2).exit.write_text("[")
     out = serried("logs", "last", "--all-attempts").out
-    assert out.startswith("==> attempt 1: \\x1b[2J <==\n[0] first\n==> attempt 2 <==\n")
+    assert out.startswith("==> attempt 1 <==\n[0] first\n==> attempt 2 <==\n")
 
 
 def test_following_all_attempts_begins_with_the_first(serried, twice, slurm, clock):

@@ -9,6 +9,7 @@ from sampled import write_samples
 from serried.base.files import write_json
 from serried.records.status import Verdict, ranges_by_state
 from serried.schedulers.interface import Job
+from serried.schema.endings import End
 from serried.schema.plan import Array, Limit
 
 T = CREATED + 60
@@ -346,7 +347,7 @@ def a_thousand(run):
         run.ending("TIMEOUT", task=task, exit_code=124, cause="limit", message=message)
     message = "43 of 1000 tasks did not complete; the first is 3"
     tasks = ranges_by_state({task: Verdict(state) for task, state in states.items()})
-    run.record.write_end(an_ending(state="FAILED", message=message, seconds=None, nodes=None, tasks=tasks))
+    run.record.write_end(End.of(an_ending(state="FAILED", message=message, seconds=None, nodes=None, tasks=tasks)))
     return sorted((path.name for path in run.where.tasks.iterdir()), key=int)
 
 

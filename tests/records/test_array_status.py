@@ -32,7 +32,7 @@ def test_the_end_is_failed_if_any_failed_and_names_the_first(make, slurm):
     assert (status.state, status.verdict.exit_code) == ("FAILED", 7)
     assert status.verdict.message == "2 of 3 tasks did not complete; the first is 2"
     assert slurm.polls == []
-    assert Record.load("k3f9q2").end["tasks"] == {"COMPLETED": "0", "CANCELLED": "1", "FAILED": "2"}
+    assert Record.load("k3f9q2").end.tasks == {"COMPLETED": "0", "CANCELLED": "1", "FAILED": "2"}
     run.record.directory.where.write_text("/purged\n")
     again = the(slurm, run)
     assert [task_of(again, index).state for index in range(3)] == ["COMPLETED", "CANCELLED", "FAILED"]

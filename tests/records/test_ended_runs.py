@@ -12,6 +12,7 @@ import pytest
 from building import a_plan, an_ending
 from serried.records import index
 from serried.records.record import Record, records_directory
+from serried.schema.endings import End
 from standing import OPENS
 
 KEPT = "ended.jsonl"
@@ -20,7 +21,7 @@ KEPT = "ended.jsonl"
 def make(run, *, state=None, name="train"):
     record = Record.create(a_plan(run, name=name))
     if state:
-        record.write_end(an_ending(run, state))
+        record.write_end(End.of(an_ending(run, state)))
     return record
 
 
@@ -64,7 +65,7 @@ def test_runs_that_come_end_and_go_are_seen(rest):
     record = make("abcdef")
     pause()
     assert found() == (["abcdef"], {})
-    record.write_end(an_ending("abcdef", "FAILED"))
+    record.write_end(End.of(an_ending("abcdef", "FAILED")))
     assert found() == ([], {"abcdef": "FAILED"})
     make("bbcdef")
     assert found() == (["bbcdef"], {"abcdef": "FAILED"})

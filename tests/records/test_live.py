@@ -198,4 +198,4 @@ def test_the_limit_that_comes_before_the_last_step():
 def test_the_time_until_ranks_must_stop_counts_and_is_no_doubt_where_another_attempt_follows(left, line, is_a_doubt):
     found = progress(live_of(NOW, **left))
     assert run_lines.progress_line(found).endswith(line)
-    assert [doubt["code"] for doubt in doubts(found)] == ["limit-too-near"] * is_a_doubt
+    assert [doubt.code for doubt in doubts(found)] == ["limit-too-near"] * is_a_doubt

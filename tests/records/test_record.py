@@ -12,6 +12,7 @@ from serried.base.files import make_directory
 from serried.records import index
 from serried.records import record as records
 from serried.records.record import Record, RecordUnreadable, Submission, Summary
+from serried.schema.endings import End
 
 
 def submission(number, **changes):
@@ -89,12 +90,12 @@ def test_submissions_are_read_back_in_their_order(tmp_path):
 
 def test_the_end_carries_a_summary_so_that_one_file_tells_all():
     plan = a_plan("k3f9q2", name="train")
-    Record.create(plan).write_end({"state": "COMPLETED", "exit_code": 0})
+    Record.create(plan).write_end(End.of({"state": "COMPLETED", "exit_code": 0}))
     again = Record.load("k3f9q2")
     again.directory.plan.unlink()
 
     assert again.end is not None
-    assert again.end["state"] == "COMPLETED"
+    assert again.end.state == "COMPLETED"
     assert again.summary == Summary.of(plan)
 
 

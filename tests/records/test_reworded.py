@@ -14,7 +14,7 @@ from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, Obs
 from serried.base.files import read_json, write_json
 from serried.records import outputs
 from serried.records.index import Selection
-from serried.records.status import TABLE, Ending, Observations, judge
+from serried.records.status import TABLE, Observations, judge, kind_of
 from serried.records.why import explain
 from serried.schedulers.interface import Job
 from serried.schema.endings import End
@@ -81,7 +81,7 @@ def decisions(document: dict[str, Any]) -> list[Any]:
         ),
         *(continuing.continued(end, obstacle) for obstacle in obstacles),
     ]
-    ending = Ending.parse(document)
+    ending = End.of(document)
     words = sorted({word for word, _ in TABLE})
     asked = [Job("1", None, word) if word not in ("ABSENT", "UNREACHABLE") else word for word in words]
     judged = [judge(word, ending, Observations(), now) for word in asked for now in (CREATED, NOW + 1e6)]
@@ -89,7 +89,7 @@ def decisions(document: dict[str, Any]) -> list[Any]:
         [continuing.may_continue(end, form) for form in ("requeue", "successor")],
         [reconcile.word(end, form) for form in ("requeue", "successor")],
         without_sentences([one.to_json() for one in revised]),
-        ending and (ending.state, ending.exit_code, ending.cause, ending.kind),
+        (ending.state, ending.exit_code, ending.cause, kind_of(ending)),
         [(one.state, one.exit_code, one.cause, one.since, one.stale, one.settled, one.missing) for one in judged],
     ]
 

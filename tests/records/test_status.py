@@ -12,6 +12,7 @@ from serried.records import index, status
 from serried.records.record import Record, records_directory
 from serried.records.status import statuses
 from serried.schedulers.interface import Job
+from serried.schema.endings import End
 from standing import NOW, OPENS, stand, statuses_by, the
 
 
@@ -41,7 +42,7 @@ def test_the_first_reader_copies_the_end_so_that_a_purge_takes_nothing(make, slu
 def test_finished_runs_cost_one_listing_and_one_file_each_however_many_they_are(make, slurm):
     for number in range(60):
         run = make("a" + "bcdefghjkm"[number // 10] + "bcdefghjkm"[number % 10] + "222")
-        run.record.write_end(an_ending(run.plan.run))
+        run.record.write_end(End.of(an_ending(run.plan.run)))
         if number + 1 not in (15, 60):
             continue
         opens = OPENS(records_directory())
@@ -144,7 +145,7 @@ def test_what_the_scheduler_said_survives_its_forgetting(make, slurm):
     status = the(slurm, run, NOW + 400)
 
     assert (status.state, status.verdict.exit_code) == ("NODE_FAIL", 71)
-    assert Record.load("k3f9q2").end["state"] == "NODE_FAIL"
+    assert Record.load("k3f9q2").end.state == "NODE_FAIL"
 
 
 def test_an_unreachable_scheduler_leaves_the_last_known_state_with_its_time(make, slurm):
@@ -170,7 +171,7 @@ def test_out_of_memory_by_the_scheduler_explains_a_rank_killed_by_signal_9(make,
 
     assert (status.state, status.verdict.cause) == ("OUT_OF_MEMORY", "out-of-memory")
     end = Record.load("k3f9q2").end
-    assert (end["state"], end["first_failure"]["rank"]) == ("OUT_OF_MEMORY", 3)
+    assert (end.state, end.first_failure.rank) == ("OUT_OF_MEMORY", 3)
 
 
 def test_a_cancelled_end_becomes_a_timeout_when_the_scheduler_says_so(make, slurm):

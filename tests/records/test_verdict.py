@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from building import a_failure, an_ending
-from serried.records.status import ABSENT, TABLE, UNREACHABLE, Ending, EndingKind, Observations, Say, Verdict, judge
+from serried.base.text import seconds_of
+from serried.records.status import ABSENT, TABLE, UNREACHABLE, EndingKind, Observations, Say, Verdict, judge, kind_of
 from serried.schedulers.interface import Job
 from serried.schema import names
-from serried.schema.endings import Condition
+from serried.schema.endings import Condition, End
 from tables import for_each
 
 NOW = 1_795_001_000.0
@@ -39,7 +40,7 @@ BY_EXIT = {
 
 def ending(kind):
     document = DOCUMENTS[kind]
-    return None if document is None else Ending.parse(document)
+    return None if document is None else End.of(document)
 
 
 def word(state):
@@ -90,10 +91,10 @@ def test_no_cell_calls_anything_completed_without_an_exit_json_that_says_so(stat
 
 @for_each("state", WORDS)
 def test_an_exit_json_that_says_completed_is_believed_whatever_the_scheduler_says(state):
-    completed = Ending.parse(an_ending())
+    completed = End.of(an_ending())
     stated = (Condition("completed", "all ranks finished"),)
     assert judge(word(state), completed, Observations(), NOW) == Verdict(
-        "COMPLETED", 0, None, "all ranks finished", completed.ended, settled=True, conditions=stated
+        "COMPLETED", 0, None, "all ranks finished", seconds_of(completed.ended), settled=True, conditions=stated
     )
 
 
@@ -164,7 +165,7 @@ def test_the_schedulers_end_may_be_written_down_only_when_exit_json_had_time_to_
 
 
 def test_an_ambiguous_end_is_settled_when_the_scheduler_has_spoken_or_had_its_time():
-    at_once = ending(EndingKind.KILLED).ended + 1
+    at_once = seconds_of(ending(EndingKind.KILLED).ended) + 1
     assert not judged(names.RUNNING, EndingKind.KILLED, now=at_once).settled
     assert not judged(UNREACHABLE, EndingKind.KILLED, now=at_once + 1e6).settled
     assert judged(names.FAILED, EndingKind.KILLED, now=at_once).settled
@@ -191,7 +192,7 @@ def test_a_scheduler_that_ended_it_gives_an_exit_code_that_is_never_0(job, code)
 
 @for_each("document", [{}, {"state": None}, {"state": "GREAT"}, {"state": ["FAILED"]}, {"state": 0}])
 def test_an_exit_json_without_a_known_state_is_as_good_as_missing(document):
-    assert Ending.parse(document) is None
+    assert kind_of(End.of(document)) is EndingKind.NONE
 
 
 def test_the_words_of_the_table_are_whose_word_counts():

@@ -20,10 +20,11 @@ from serried.base.errors import reason
 from serried.base.files import is_ours_alone, read_json
 from serried.base.text import iso, seconds_of
 from serried.records import index, outputs
-from serried.records.record import RecordUnreadable, is_id, read_exit, records_directory
+from serried.records.record import RecordUnreadable, is_id, records_directory
 from serried.records.status import RunStatus, statuses
 from serried.schema import checkpoints, names
 from serried.schema import outputs as run_outputs
+from serried.schema.endings import End
 from serried.schema.layout import PROGRAMS, RunDirectory, run_directory
 from serried.schema.outputs import Place, Tree
 from serried.schema.plan import Plan
@@ -247,7 +248,7 @@ def _run(status: RunStatus, path: Path, needs: dict[str, str]) -> Thing:
     needed = needed or refusal(path, status.record.id) or _needed_by(path, needs)
     summary = status.summary
     name = f"{status.record.id} {summary.name}" if summary else status.record.id
-    missing = outputs.missing_in(status.record.end)
+    missing = outputs.missing_in(status.record.end) if status.record.end else []
     note = ", ".join(f"{entry.what} still on {entry.host}" for entry in missing if not entry.is_lost)
     used = status.verdict.since or status.created
     count = count_checkpoints(path)
@@ -428,8 +429,8 @@ def _without_record(known: KnownRuns) -> Iterator[tuple[Path, str]]:
     for root in known.roots:
         for path in _runs_below(root):
             if path.name not in ids and refusal(path, path.name) is None:
-                state = (read_exit(RunDirectory(path).exit) or {}).get("state")
-                yield path, str(state) if state in names.ENDED else ""
+                end = End.read_known(RunDirectory(path).exit)
+                yield path, end.state if end and end.state in names.ENDED else ""
 
 
 def _runs_below(root: Path) -> Iterator[Path]:

@@ -17,12 +17,12 @@ from serried.cli import run_view
 from serried.records.index import Selection
 from serried.records.live import staging_progress
 from serried.records.logs import Lines, RankLog, Tail, decode, logs_of_launch, rank_logs, start_of_last_lines
-from serried.records.record import read_exit
 from serried.records.status import attempt_numbers, has_ended_by_file, is_over, statuses_of
 from serried.schema import names
+from serried.schema.endings import End
 from serried.schema.layout import AttemptDirectory
 from serried.views import console, run_lines
-from serried.views.text import harmless, overwritten, printable, unfinished_lines
+from serried.views.text import harmless, overwritten, unfinished_lines
 
 _PAUSE_SECONDS = 0.5
 _LOOKS_PER_SECOND = 500
@@ -316,11 +316,10 @@ def attempts_of(selection: Selection, choice: LogChoice) -> list[AttemptDirector
 
 def heading(attempt: AttemptDirectory) -> str:
     """The line above the output of one of several attempts, with how it ended if it has."""
-    end = read_exit(attempt.exit)
-    state, seconds = (end.get("state"), end.get("seconds")) if isinstance(end, dict) else (None, None)
-    how = f": {state}" if isinstance(state, str) else ""
-    took = f" after {duration(seconds)}" if how and isinstance(seconds, (int, float)) else ""
-    return console.style(f"==> attempt {attempt.number}{printable(how)}{took} <==", "head")
+    end = End.read_known(attempt.exit)
+    how = f": {end.state}" if end and end.state else ""
+    took = f" after {duration(end.seconds)}" if how and end and end.seconds is not None else ""
+    return console.style(f"==> attempt {attempt.number}{how}{took} <==", "head")
 
 
 def to_failed_rank(selection: Selection, choice: LogChoice) -> list[tuple[str, str]]:

@@ -18,10 +18,11 @@ from serried.cli import options, run_view
 from serried.config import catalogue
 from serried.records import outputs
 from serried.records.logs import smoke_result
-from serried.records.status import status, warnings
+from serried.records.status import status
 from serried.schedulers import job_around
 from serried.schedulers.clusters import LOCAL
 from serried.schema import names
+from serried.schema.endings import End
 from serried.submission.foreground import INTERRUPTED, Outcome, run_here
 from serried.submission.prepare import prepare
 from serried.submission.request import decide, decide_inside
@@ -96,12 +97,11 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
 
 def _print_end(outcome: Outcome, task: int | None, began: float) -> None:
     """Print how the run ended, and the next steps. `task` is the first task of an array: each task has its own logs."""
-    record, run, end = outcome.record, outcome.record.id, outcome.end or {}
+    record, run, end = outcome.record, outcome.record.id, outcome.end or End.of({})
     logs = (f"serried logs {run}" if task is None else f"serried logs {run}/{task}", "its output")
     steps: list[tuple[str, str]] = []
     console.say()
-    seconds = end.get("seconds")
-    took = f" after {duration(seconds)}" if isinstance(seconds, int | float) else ""
+    took = "" if end.seconds is None else f" after {duration(end.seconds)}"
     if outcome.status == 0:
         if record.summary.smoke:
             console.say(f"smoke test: {smoke_result(record, None)}")
@@ -112,9 +112,9 @@ def _print_end(outcome: Outcome, task: int | None, began: float) -> None:
         console.say(f"interrupted{took}")
     else:
         known = status(record).verdict  # if every agent was killed before it wrote the end
-        message = end.get("message") or known.message or f"it ended with status {outcome.status}"
-        state = end.get("state") or (known.state if known.has_ended else names.FAILED)
-        console.say(f"{console.style(str(state).lower(), 'bad', sys.stderr)}{took}: {printable(str(message))}")
+        message = end.message or known.message or f"it ended with status {outcome.status}"
+        state = end.state or (known.state if known.has_ended else names.FAILED)
+        console.say(f"{console.style(state.lower(), 'bad', sys.stderr)}{took}: {printable(message)}")
         why = (f"serried why {run}", "what happened, and what to do")
         steps = [why, logs, (f"serried show {run}", "plan, timeline, and where its files are")]
     console.say(f"its files are in {record.where.path}")
@@ -123,8 +123,8 @@ def _print_end(outcome: Outcome, task: int | None, began: float) -> None:
     changed = outputs.changed_in_place(project, began, leave_out=record.where.path.parents[1])
     if changed.text_in_place:
         console.say_behind("  ", f"changed in {project} while it ran: {changed.text_in_place}", "quiet")
-    for warning in warnings(end) if outcome.status == 0 else ():
-        console.warning(printable(warning["message"]))
+    for warning in end.warnings if outcome.status == 0 else ():
+        console.warning(printable(warning.message))
     console.next_steps(steps)
 
 

@@ -13,7 +13,7 @@ import click
 
 from serried.base.errors import SchedulerUnreachable, UsageError
 from serried.base.text import BadDuration, ago, read_duration
-from serried.records.record import RecordUnreadable, read_exit
+from serried.records.record import RecordUnreadable
 from serried.schema import names
 from serried.schema.reasons import Reason
 from serried.views import console
@@ -92,7 +92,7 @@ def say_how(status: RunStatus) -> None:
 
     console.say(run_lines.how(status))
     for warning in status.warnings:
-        console.say_behind("  warning: ", warning["message"], "warning")
+        console.say_behind("  warning: ", warning.message, "warning")
 
 
 def say_outputs(found: Outputs) -> None:
@@ -103,12 +103,14 @@ def say_outputs(found: Outputs) -> None:
 
 def logs_of_failed_rank(selection: Selection) -> list[tuple[str, str]]:
     """The command for the output of the rank that failed first, if a job script launched that rank."""
-    failure = (read_exit(selection.place.exit) or {}).get("first_failure") or {}
-    if not failure.get("launch"):
+    from serried.schema.endings import End  # `submit` needs none
+
+    end = End.read_known(selection.place.exit)
+    if end is None or end.first_failure is None or not end.first_failure.launch:
         return []
     from serried.records.why import rank_option  # other runs need no explanation
 
-    return [(f"serried logs {selection} --rank {rank_option(failure)}", "the rank that failed first")]
+    return [(f"serried logs {selection} --rank {rank_option(end.first_failure)}", "the rank that failed first")]
 
 
 def out_runs(runs: Sequence[dict[str, Any]]) -> None:

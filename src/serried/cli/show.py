@@ -157,7 +157,7 @@ class ShowPage:
             failures = failures_json(self.failures)
         return {
             **status.to_json(),
-            "warnings": [dict(warning) for warning in warnings_of(status)],
+            "warnings": [warning.to_json() for warning in warnings_of(status)],
             "plan": self.plan.to_json() if self.plan else None,
             "source": read_json(record.directory.source),
             "submissions": [submission.to_json() for submission in record.submissions_of(self.selection.task)],
@@ -209,7 +209,7 @@ class ShowPage:
             launcher += f", up to {restarts} restarts of the ranks within an attempt" if launcher and restarts else ""
         return [
             *_progress(status),
-            *(("warning", printable(warning["message"])) for warning in warnings_of(status)),
+            *(("warning", printable(warning.message)) for warning in warnings_of(status)),
             ("command", command),
             ("directives", directives_text(plan) if plan else ""),
             ("beside", beside_text(plan) if plan else ""),

@@ -77,30 +77,27 @@ def _queue(status: RunStatus) -> str:
 def _facts(explanation: Explanation) -> list[tuple[str, str]]:
     status, now = explanation.status, time.time()
     is_array = status.tasks is not None
-    failure = explanation.first_failure if explanation.first_failure and not is_array else {}
+    failure = None if is_array else explanation.first_failure
     # The list of failures has the meaning of each.
     meaning = "" if status.has_ended and explanation.failures else explanation.meaning
     facts = []
     if is_array:
         facts += [("" if at else "tasks", line) for at, line in enumerate(run_lines.task_counts(status))]
     facts += [("reason", status.reason), ("now", run_lines.progress_line(status.progress)), ("means", meaning)]
-    facts += [("warning", printable(warning["message"])) for warning in explanation.warnings]
+    facts += [("warning", printable(warning.message)) for warning in explanation.warnings]
     if status.state == names.PENDING:
         facts.append(("waits for", duration(now - status.created) if status.created else ""))
         if status.starts is not None:
             facts.append(("expected", f"{local_time(status.starts)}, in {duration(status.starts - now)}"))
         facts.append(("queue", _queue(status)))
     if failure:
-        launch = failure.get("launch")
-        which = names.rank_name(failure.get("rank")) + (f" of launch {launch}" if launch else "")
-        local = "" if failure.get("rank") is None else f" (local rank {failure.get('local_rank')})"
-        where = f"{which}{local} on {failure.get('host')}"
-        seconds = failure.get("seconds")
-        when = f", {duration(seconds)} after the start" if isinstance(seconds, int | float) else ""
-        facts.append(("first failure", where + when))
-        signal = failure.get("signal")
-        facts.append(("raised", printable(str(failure.get("error") or ""))))
-        facts.append(("ended by", exits.signal_name(signal) if signal else f"exit status {failure.get('exit_code')}"))
+        which = names.rank_name(failure.rank) + (f" of launch {failure.launch}" if failure.launch else "")
+        local = "" if failure.rank is None else f" (local rank {failure.local_rank})"
+        when = f"{duration(failure.seconds)} after the start"
+        facts.append(("first failure", f"{which}{local} on {failure.host}, {when}"))
+        facts.append(("raised", printable(failure.error)))
+        how = exits.signal_name(failure.signal) if failure.signal else f"exit status {failure.exit_code}"
+        facts.append(("ended by", how))
     if status.has_ended:
         facts += [("exit code", "" if status.verdict.exit_code is None else str(status.verdict.exit_code))]
         facts += [("attempt", str(status.attempt) if (status.attempt or 1) > 1 else "")]

@@ -278,9 +278,9 @@ def _ended(record: Record) -> EndedRun | None:
             name=summary.name,
             experiment=summary.experiment,
             project=summary.project,
-            state=str(end.get("state")),
+            state=end.state,
             created=seconds_of(summary.created) or 0.0,
-            ended=seconds_of(end.get("ended")),
+            ended=seconds_of(end.ended),
         )
     except (RecordUnreadable, OSError):
         return None

@@ -16,6 +16,7 @@ from serried.base.files import open_regular, read_journal
 from serried.base.text import iso, show_minutes
 from serried.base.text import progress as progress_text
 from serried.schema import SCHEMA, series
+from serried.schema.endings import Condition
 from serried.schema.events import JournalEvent
 from serried.schema.layout import AttemptDirectory
 from serried.schema.live import SHORTEST_SECONDS
@@ -251,11 +252,11 @@ def main_metric(metrics: Collection[str], wanted: str) -> str | None:
     return next(iter(sorted(losses, key=len) or names), None)
 
 
-def doubts(progress: RunProgress) -> list[dict[str, str]]:
-    """Each a `code` and a `message`: those of the agents, and those that the progress itself shows."""
-    stated = [{"code": str(one.get("code") or ""), "message": str(one["message"])} for one in progress.live.warnings]
-    codes = {one["code"] for one in stated}
-    return [*stated, *({"code": code, "message": text} for code, text in _own_doubts(progress) if code not in codes)]
+def doubts(progress: RunProgress) -> list[Condition]:
+    """Those of the agents, and those that the progress itself shows."""
+    stated = [Condition(str(one.get("code") or ""), str(one["message"])) for one in progress.live.warnings]
+    codes = {one.code for one in stated}
+    return [*stated, *(Condition(code, text) for code, text in _own_doubts(progress) if code not in codes)]
 
 
 def _own_doubts(progress: RunProgress) -> Iterator[tuple[Reason, str]]:

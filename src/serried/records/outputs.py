@@ -9,28 +9,25 @@ import re
 import shlex
 import stat
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from serried.base import tree as file_tree
-from serried.base.files import read_journal, read_json, write_json
+from serried.base.files import read_journal, read_json
 from serried.base.text import seconds_of
 from serried.records.index import Selection
-from serried.records.record import RecordUnreadable, read_exit
+from serried.records.record import RecordUnreadable
 from serried.records.status import attempt_numbers
 from serried.schema import checkpoints, outputs
-from serried.schema.endings import Condition, conditions_of, message_of, missing_outputs
+from serried.schema.endings import Condition, End, UncopiedOutputs, missing_outputs
 from serried.schema.events import JournalEvent
 from serried.schema.layout import AttemptDirectory, RunDirectory, TaskDirectory
 from serried.schema.outputs import CACHES, LOOKED, OutputFile, Outputs, Place, Tally, is_noise
 from serried.schema.plan import Plan
 from serried.schema.reasons import Reason
-
-_MISSING = "missing"
-"""Key in exit.json: the files that stayed on nodes."""
 
 
 def places(where: RunDirectory, plan: Plan, task: int | None = None) -> list[Place]:
@@ -125,73 +122,72 @@ def missing(selection: Selection, *, has_ended: bool) -> list[MissingOutputs]:
         place = selection.record.where.task(task)
         for number in attempt_numbers(place):
             attempt = place.attempt(number)
-            found += missing_in(read_exit(attempt.exit) or _unwritten(task, place, attempt, has_ended=has_ended))
+            found += missing_in(End.read_known(attempt.exit) or _unwritten(task, place, attempt, has_ended=has_ended))
     return found
 
 
-def missing_in(document: Mapping[str, Any] | None) -> list[MissingOutputs]:
+def missing_in(end: End) -> list[MissingOutputs]:
     """The missing outputs that an exit.json lists, one entry per node."""
-    document = document or {}
-    entries = document.get(_MISSING)
-    by_node: dict[tuple[int, str], list[dict[str, Any]]] = {}
-    for entry in entries if isinstance(entries, list) else ():
-        if isinstance(entry, dict) and isinstance(entry.get("folder"), str):
-            by_node.setdefault((int(entry.get("node", 0)), entry["folder"]), []).append(entry)
+    by_node: dict[tuple[int, str], list[UncopiedOutputs]] = {}
+    for entry in end.missing:
+        by_node.setdefault((entry.node or 0, entry.folder), []).append(entry)
     return [
         MissingOutputs(
-            task=document.get("task"),
-            attempt=int(document.get("attempt") or 1),
+            task=end.task,
+            attempt=end.attempt or 1,
             node=node,
-            host=str(entries[0].get("host", "?")),
+            host=entries[0].host or "?",
             folder=folder,
-            kinds=tuple(str(entry.get("kind", "results")) for entry in entries),
-            files=_sum([entry.get("files") for entry in entries]),
-            bytes=_sum([entry.get("bytes") for entry in entries]),
-            names=tuple(str(name) for entry in entries for name in entry.get("names", ())),
-            problem=str(entries[0].get("problem", "")),
-            is_lost=bool(entries[0].get("is_lost")),
+            kinds=tuple(entry.kind for entry in entries),
+            files=_sum(entry.files for entry in entries),
+            bytes=_sum(entry.bytes for entry in entries),
+            names=tuple(name for entry in entries for name in entry.names),
+            problem=entries[0].problem,
+            is_lost=entries[0].is_lost,
         )
         for (node, folder), entries in sorted(by_node.items())
+        if folder
     ]
 
 
-def _sum(counts: list[Any]) -> int | None:
-    return sum(counts) if all(isinstance(count, int) for count in counts) else None
+def _sum(counts: Iterable[int | None]) -> int | None:
+    known = [*counts]
+    return None if None in known else sum(filter(None, known))
 
 
-def _unwritten(task: int | None, place: TaskDirectory, attempt: AttemptDirectory, *, has_ended: bool) -> dict[str, Any]:
-    """The entries that exit.json would have, from the journals of the nodes, for an attempt that could not write it."""
+def _unwritten(task: int | None, place: TaskDirectory, attempt: AttemptDirectory, *, has_ended: bool) -> End:
+    """What exit.json would list, from the journals of the nodes, for an attempt that could not write it."""
+    end = End.of({"task": task, "attempt": attempt.number})
     is_last = attempt.number == max(attempt_numbers(place), default=attempt.number)  # a site may have purged all
     if is_last and not has_ended:
-        return {}
+        return end
     hosts = {0: (read_json(attempt.claim) or {}).get("host", "?")}
     for event in read_journal(attempt.events):
         if event["event"] == JournalEvent.CONNECTED:
             hosts[event["node"]] = event["host"]
-    entries = []
+    entries: list[UncopiedOutputs] = []
     for node in sorted(hosts):
         fetches = [event for event in read_journal(attempt.fetched(node)) if event["event"] == JournalEvent.ENDED]
         last_fetch = fetches[-1] if fetches else {"problem": ""}
         if last_fetch.get("problem") is not None:  # else `serried fetch` got all files of the node
             is_lost = bool(last_fetch.get("is_gone"))
             left = missing_outputs(read_journal(attempt.node_events(node)))
-            entries += [{"node": node, "host": hosts[node], **entry, "is_lost": is_lost} for entry in left]
-    return {"task": task, "attempt": attempt.number, _MISSING: entries}
+            entries += [entry._replace(node=node, host=hosts[node], is_lost=is_lost) for entry in left]
+    return end._replace(missing=tuple(entries))
 
 
 def mark_fetched(selection: Selection, fetched: MissingOutputs) -> None:
     """Remove the entry of files that have been fetched."""
 
-    def without(document: dict[str, Any]) -> dict[str, Any]:
-        left = [entry for entry in document[_MISSING] if entry.get("folder") != fetched.folder]
+    def without(end: End) -> End:
+        left = tuple(entry for entry in end.missing if entry.folder != fetched.folder)
         if left:
-            return {**document, _MISSING: left}
-        conditions = list(conditions_of(document))
+            return end._replace(missing=left)
+        conditions = [*end.conditions]
         at = next((at for at, one in enumerate(conditions) if one.code == Reason.RESULTS_MISSING), len(conditions))
         note = Condition(Reason.RESULTS_FETCHED, "files that had stayed on nodes were fetched later")
         conditions[at : at + 1] = [note]
-        to_json = [condition.to_json() for condition in conditions]
-        return {**document, _MISSING: left, "message": message_of(conditions), "conditions": to_json}
+        return end._replace(missing=(), conditions=tuple(conditions))
 
     _change_exits(selection, fetched, without)
 
@@ -199,24 +195,21 @@ def mark_fetched(selection: Selection, fetched: MissingOutputs) -> None:
 def mark_lost(selection: Selection, lost: MissingOutputs) -> None:
     """Mark files as lost that their node does not have any more."""
 
-    def as_lost(document: dict[str, Any]) -> dict[str, Any]:
-        entries = document[_MISSING]
-        marked = [{**entry, "is_lost": True} if entry.get("folder") == lost.folder else entry for entry in entries]
-        return {**document, _MISSING: marked}
+    def as_lost(end: End) -> End:
+        marked = (entry._replace(is_lost=True) if entry.folder == lost.folder else entry for entry in end.missing)
+        return end._replace(missing=tuple(marked))
 
     _change_exits(selection, lost, as_lost)
 
 
-def _change_exits(
-    selection: Selection, entry: MissingOutputs, change: Callable[[dict[str, Any]], dict[str, Any]]
-) -> None:
+def _change_exits(selection: Selection, entry: MissingOutputs, change: Callable[[End], End]) -> None:
     record = selection.record
     place = record.where.task(entry.task)
     for path in (place.attempt(entry.attempt).exit, place.exit):
-        document = read_json(path)
-        if document is not None and document.get(_MISSING):
-            write_json(path, change(document), path.stat().st_mode & 0o777)
-    if record.end is not None and record.end.get(_MISSING):
+        end = End.read_known(path)
+        if end is not None and end.missing:
+            change(end).write(path, path.stat().st_mode & 0o777)
+    if record.end is not None and record.end.missing:
         record.write_end(change(record.end))
 
 

@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from serried import schedulers
 from serried.base import files
@@ -21,6 +21,9 @@ from serried.schema.layout import RecordDirectory, RunDirectory, state_directory
 from serried.schema.names import SubmissionState
 from serried.schema.plan import Plan
 from serried.schema.successor_commands import job_of, number_of, offset_of, task_of, tokens_of
+
+if TYPE_CHECKING:
+    from serried.schema.endings import End
 
 _FIRST = "abcdefghjkmnpqrstuvwxyz"
 _REST = _FIRST + "23456789"
@@ -33,28 +36,6 @@ Document = TypeVar("Document", "Summary", "Submission")
 
 MOST_NAMED = 5
 """The most jobs of one submission that are listed one by one."""
-
-
-_NONE = type(None)
-_EXIT_TYPES: Mapping[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("cause", "message", "job", "started", "ended", "run"), (str, _NONE)),
-    **dict.fromkeys(("exit_code", "attempt", "attempts", "task", "saved_step", "world_size"), (int, _NONE)),
-    "seconds": (int, float, _NONE),
-    "first_failure": (dict, _NONE),
-    "state": str,
-    **dict.fromkeys(("tasks", "summary"), dict),
-    **dict.fromkeys(("nodes", "conditions", "warnings", "missing"), list),
-}
-
-
-def read_exit(path: Path) -> dict[str, Any] | None:
-    """An exit.json without the fields that have another type than agents write; None if there is none."""
-    document = read_json(path)
-    return None if document is None else _well_typed(document)
-
-
-def _well_typed(document: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in document.items() if isinstance(value, _EXIT_TYPES.get(name, object))}
 
 
 class RecordUnreadable(SerriedError):  # noqa: N818 - reads as what happened
@@ -377,29 +358,33 @@ class Record:
         if self._end is None:
             with contextlib.suppress(RecordUnreadable):
                 return Summary.of(self.plan)
-        end = self.end
-        if end is not None and isinstance(end.get("summary"), dict):
-            return Summary.from_json(end["summary"])
+        if self.end is not None and isinstance(self._summary, dict):
+            return Summary.from_json(self._summary)
         return Summary.of(self.plan)
 
     @property
-    def end(self) -> dict[str, Any] | None:
+    def end(self) -> End | None:
         """The end of the run, by the first reader that saw it; None before that."""
         if self._end is None:
             with contextlib.suppress(FileNotFoundError):
-                end = _well_typed(self._read_document(self.directory.exit))
-                if end.get("state") not in names.ENDED:
+                document = self._read_document(self.directory.exit)
+                from serried.schema.endings import End  # only for runs that have ended
+
+                end = End.of(document)
+                if end.state not in names.ENDED:
                     raise RecordUnreadable(f"exit.json of run `{self.id}` does not state an end")
-                self._end = end
+                self._end, self._summary = end, document.get("summary")
         return self._end
 
-    _end: dict[str, Any] | None = None
+    _end: End | None = None
+    _summary: object = None
+    """In the same file."""
 
-    def write_end(self, end: Mapping[str, Any]) -> None:
+    def write_end(self, end: End) -> None:
         """Write the end of the run, with a summary of its plan, for good."""
-        document = {**end, "schema": SCHEMA, "run": self.id, "summary": self.summary._asdict()}
-        write_json(self.directory.exit, document)
-        self._end = document
+        summary = self.summary._asdict()
+        write_json(self.directory.exit, {**end._replace(run=self.id).to_json(), "summary": summary})
+        self._end, self._summary = end, summary
         with contextlib.suppress(OSError):
             self.directory.seen.unlink()  # for runs that have not ended
         with contextlib.suppress(RecordUnreadable):

@@ -34,10 +34,10 @@ from serried.base.files import MODES, numbers, read_journal, read_json, text_of,
 from serried.base.processes import identify
 from serried.base.text import compress, expand, iso, seconds_of
 from serried.records.index import Selection
-from serried.records.record import Record, RecordUnreadable, Submission, Summary, read_exit
+from serried.records.record import Record, RecordUnreadable, Submission, Summary
 from serried.schedulers.interface import Job, Scheduler
 from serried.schema import SCHEMA, names, reasons
-from serried.schema.endings import Condition, conditions_of, warnings_in
+from serried.schema.endings import Condition, End, condition_of, warnings_in
 from serried.schema.events import JournalEvent
 from serried.schema.exits import Exit
 from serried.schema.layout import AttemptDirectory, TaskDirectory, owner_of, withdraw, worker_in
@@ -109,8 +109,6 @@ _ROWS: Mapping[str, tuple[Say, ...]] = {
 TABLE: Mapping[tuple[str, EndingKind], Say] = {
     (word, kind): say for word, row in _ROWS.items() for kind, say in zip(_COLUMNS, row, strict=True)
 }
-AMBIGUOUS = frozenset({EndingKind.CANCELLED, EndingKind.NODE, EndingKind.KILLED, EndingKind.LAUNCH})
-"""Ends that the scheduler may correct."""
 
 _BY_STATE: Mapping[str, tuple[Reason | None, str]] = {
     names.FAILED: (Reason.UNRECORDED, "the job failed before an agent could record why"),
@@ -139,60 +137,18 @@ _WORST_FIRST = (
 _IN_ORDER = (names.COMPLETED, *_WORST_FIRST, names.RUNNING, names.PENDING)
 
 
-@dataclass(frozen=True)
-class Ending:
-    """An exit.json, checked field by field: a later version or a failing disk may have written anything."""
-
-    state: str
-    exit_code: int | None
-    cause: str | None
-    message: str
-    ended: float | None
-    kind: EndingKind
-    conditions: tuple[Condition, ...] = ()
-
-    @classmethod
-    def parse(cls, document: Mapping[str, Any]) -> Ending | None:
-        """None if the document does not state an end: then it counts as missing."""
-        state = document.get("state")
-        if not isinstance(state, str) or state not in names.ENDED | {names.REQUEUED}:
-            return None
-        code, cause = document.get("exit_code"), document.get("cause")
-        return cls(
-            state=state,
-            exit_code=code if isinstance(code, int) else None,
-            cause=cause if isinstance(cause, str) else None,
-            message=str(document.get("message") or ""),
-            ended=seconds_of(document.get("ended")),
-            kind=_kind(state, cause, document.get("first_failure")),
-            conditions=conditions_of(document),
-        )
-
-    def verdict(self, *, settled: bool, stale: float | None = None) -> Verdict:
-        return Verdict(
-            self.state,
-            self.exit_code,
-            self.cause,
-            self.message,
-            since=self.ended,
-            stale=stale,
-            settled=settled,
-            conditions=self.conditions,
-        )
-
-
-def _kind(state: str, cause: object, failure: object) -> EndingKind:
-    if state == names.REQUEUED:
-        return EndingKind.REQUEUED
-    if state == names.COMPLETED:
-        return EndingKind.FINAL
-    if cause == Reason.CANCEL:
+def kind_of(end: End | None) -> EndingKind:
+    state = end.state if end else ""
+    if end is None or state in ("", names.REQUEUED, names.COMPLETED):
+        by_state = {names.REQUEUED: EndingKind.REQUEUED, names.COMPLETED: EndingKind.FINAL}
+        return by_state.get(state, EndingKind.NONE)
+    if end.cause == Reason.CANCEL:
         return EndingKind.CANCELLED
-    if cause in (Reason.NODE_LOST, Reason.AGENT_KILLED, Reason.JOB_SCRIPT_KILLED):
+    if end.cause in (Reason.NODE_LOST, Reason.AGENT_KILLED, Reason.JOB_SCRIPT_KILLED):
         return EndingKind.NODE
-    if cause in reasons.NOT_STARTED:  # or a cancel reached one of its processes before another
+    if end.cause in reasons.NOT_STARTED:  # or a cancel reached one of its processes before another
         return EndingKind.LAUNCH
-    killed = isinstance(failure, Mapping) and failure.get("signal") == 9
+    killed = end.first_failure is not None and end.first_failure.signal == 9
     return EndingKind.KILLED if state == names.FAILED and killed else EndingKind.FINAL
 
 
@@ -214,6 +170,12 @@ class Verdict:
     """exit.json should exist and does not."""
     conditions: tuple[Condition, ...] = ()
     """The conditions in exit.json; empty if the verdict is not from exit.json."""
+
+    @classmethod
+    def of(cls, end: End, *, settled: bool, stale: float | None = None) -> Verdict:
+        """That of an exit.json."""
+        since = seconds_of(end.ended)
+        return cls(end.state, end.exit_code, end.cause, end.message, since, stale, settled, conditions=end.conditions)
 
     @property
     def has_ended(self) -> bool:
@@ -238,33 +200,32 @@ class Observations:
     """When a reader first missed exit.json."""
 
 
-def judge(word: Job | str, ending: Ending | None, known: Observations, now: float) -> Verdict:
+def judge(word: Job | str, end: End | None, known: Observations, now: float) -> Verdict:
     """`word` is the scheduler's job, or ABSENT or UNREACHABLE."""
     if isinstance(word, str) and known.job is not None and known.job.state in names.ENDED:
         word = known.job  # schedulers forget jobs
     state = word if isinstance(word, str) else word.state
-    kind = ending.kind if ending else EndingKind.NONE
+    kind = kind_of(end)
     say = TABLE.get((state, kind), Say.LAST_KNOWN if kind in (EndingKind.NONE, EndingKind.REQUEUED) else Say.EXIT)
-    agreed = ending is not None and ending.state == state and state in names.ENDED
-    if ending is not None and (say is Say.EXIT or agreed):  # if both agree, exit.json says more
-        late = ending.ended is not None and now - ending.ended > MISSING_SECONDS
+    agreed = end is not None and end.state == state and state in names.ENDED
+    if end is not None and (say is Say.EXIT or agreed):  # if both agree, exit.json says more
+        ended = seconds_of(end.ended)
+        late = ended is not None and now - ended > MISSING_SECONDS
         answered = state in names.ENDED or (late and state != UNREACHABLE)
         # The scheduler may have preempted it, and then starts it again.
         may_continue = state == UNREACHABLE and kind in (EndingKind.CANCELLED, EndingKind.NODE)
-        return ending.verdict(
-            settled=kind is EndingKind.FINAL or answered, stale=ending.ended if may_continue else None
-        )
+        return Verdict.of(end, settled=kind is EndingKind.FINAL or answered, stale=ended if may_continue else None)
     if say is Say.SCHEDULER and isinstance(word, Job):
-        return _by_scheduler(word, ending, known, now)
+        return _by_scheduler(word, end, known, now)
     if say is Say.MISSING:
         return _by_absence(word, known, now)
     return _by_memory(known, state)
 
 
-def _by_scheduler(job: Job, ending: Ending | None, known: Observations, now: float) -> Verdict:
+def _by_scheduler(job: Job, end: End | None, known: Observations, now: float) -> Verdict:
     if job.state not in names.ENDED:
         return Verdict(names.PENDING if job.state == names.REQUEUED else job.state)
-    has_final = ending is not None and ending.kind is not EndingKind.REQUEUED
+    has_final = kind_of(end) not in (EndingKind.NONE, EndingKind.REQUEUED)
     # A job that has begun an attempt was started, however it ended.
     state = names.FAILED if job.state == names.LAUNCH_FAILED and known.claimed is not None else job.state
     cause, message = _BY_REASON.get(job.reason) or _BY_STATE.get(state, (None, ""))
@@ -276,7 +237,7 @@ def _by_scheduler(job: Job, ending: Ending | None, known: Observations, now: flo
         exit_code=names.EXIT_CODES.get(job.state, code),
         cause=cause,
         message=message,
-        since=job.ended or (ending.ended if ending else None) or since,
+        since=job.ended or (seconds_of(end.ended) if end else None) or since,
         settled=has_final or now - since > MISSING_SECONDS,
         missing=not has_final,
     )
@@ -394,12 +355,11 @@ class Evidence:
     summary: Summary
     submission: Submission | None
     seen: Seen
-    document: Mapping[str, Any] = field(default_factory=dict)
-    """The exit.json that `ending` was parsed from."""
-    ending: Ending | None = None
+    end: End | None = None
+    """The decisive exit.json."""
     attempt: int | None = None
     claimed: float | None = None
-    endings: Mapping[int, Ending] = field(default_factory=dict)
+    ends: Mapping[int, End] = field(default_factory=dict)
     """By task of an array, if its exit.json exists."""
     begun: frozenset[int] = frozenset()
     """Tasks that have a directory."""
@@ -466,13 +426,12 @@ class Evidence:
         tasks = [index for index in self.indices if index not in self.seen.ended] if self.indices else [None]
         return [task for task in tasks if self.is_open(task)]
 
-    def ending_of(self, task: int | None) -> Ending | None:
-        return self.ending if task is None else self.endings.get(task)
+    def end_of(self, task: int | None) -> End | None:
+        return self.end if task is None else self.ends.get(task)
 
     def is_open(self, task: int | None) -> bool:
         """Whether the files do not prove its end."""
-        ending = self.ending_of(task)
-        return ending is None or ending.kind is EndingKind.REQUEUED or ending.kind in AMBIGUOUS
+        return kind_of(self.end_of(task)) is not EndingKind.FINAL
 
 
 def gather(record: Record, now: float) -> Evidence:
@@ -488,19 +447,19 @@ def gather(record: Record, now: float) -> Evidence:
     found = Evidence(record, record.summary, submission, memory, is_being_submitted=is_being_submitted, links=links)
     if record.summary.tasks is not None:
         return _with_tasks(found)
-    document, attempt, claimed = _task(record.where)
-    ending = Ending.parse(document) if document else None
-    return dataclasses.replace(found, document=document or {}, ending=ending, attempt=attempt, claimed=claimed)
+    end, attempt, claimed = _task(record.where)
+    return dataclasses.replace(found, end=end, attempt=attempt, claimed=claimed)
 
 
-def _task(directory: TaskDirectory) -> tuple[dict[str, Any] | None, int | None, float | None]:
+def _task(directory: TaskDirectory) -> tuple[End | None, int | None, float | None]:
     """The decisive exit.json, the latest attempt and when it was claimed."""
-    document = read_exit(directory.exit)
-    if document is not None:
-        number = document.get("attempts", document.get("attempt"))
-        return document, number if isinstance(number, int) else None, seconds_of(document.get("started"))
+    end = End.read_known(directory.exit)
+    if end is not None:
+        return end, end.newest_attempt, seconds_of(end.started)
     attempt = latest_attempt(directory)
-    return (None, None, None) if attempt is None else (read_exit(attempt.exit), attempt.number, claimed_at(attempt))
+    return (
+        (None, None, None) if attempt is None else (End.read_known(attempt.exit), attempt.number, claimed_at(attempt))
+    )
 
 
 def claimed_at(attempt: AttemptDirectory) -> float | None:
@@ -518,7 +477,7 @@ def attempt_numbers(directory: TaskDirectory) -> list[int]:
     return numbers(directory.attempts)
 
 
-def _proven_end(evidence: Evidence, task: int | None, word: Job | str) -> Ending | None:
+def _proven_end(evidence: Evidence, task: int | None, word: Job | str) -> End | None:
     """The end that journals prove without an exit.json; None if they do not, or if its job may still write one."""
     if word == UNREACHABLE or (isinstance(word, Job) and word.state not in names.ENDED):
         return None
@@ -530,7 +489,9 @@ def _proven_end(evidence: Evidence, task: int | None, word: Job | str) -> Ending
         ended = None if attempt is None else _all_ended_well(attempt, plan.allocation.nodes, ranks)
     which = "the script" if plan.script else "every rank"
     message = f"{which} exited with status 0; exit.json could not be written"
-    return None if ended is None else Ending(names.COMPLETED, 0, None, message, ended, EndingKind.FINAL)
+    conditions = (condition_of(names.COMPLETED, None, message),)
+    end = End(evidence.record.id, task, None, None, names.COMPLETED, 0, None, conditions)
+    return None if ended is None else end._replace(ended=iso(ended))
 
 
 def _all_ended_well(attempt: AttemptDirectory, nodes: int, ranks: set[int]) -> float | None:
@@ -565,9 +526,9 @@ def _with_tasks(evidence: Evidence) -> Evidence:
     begun = frozenset(numbers(where.tasks)).intersection(indices)
     open_ = sorted(begun - evidence.seen.ended.keys())
     owners = {index: owner_of(where, index) for index in open_} if evidence.record.plan.draws else {}
-    found = {index: Ending.parse(read_exit(where.task(index).exit) or {}) for index in open_}
-    endings = {index: ending for index, ending in found.items() if ending is not None}
-    return dataclasses.replace(evidence, endings=endings, begun=begun, indices=indices, owners=owners)
+    found = {index: End.read_known(where.task(index).exit) for index in open_}
+    ends = {index: end for index, end in found.items() if end is not None}
+    return dataclasses.replace(evidence, ends=ends, begun=begun, indices=indices, owners=owners)
 
 
 def _before_the_scheduler(evidence: Evidence, now: float) -> Verdict | None:
@@ -675,8 +636,8 @@ class RunStatus:
     """An array's tasks; None for other runs."""
     jobs: Mapping[int, Job] = field(default_factory=dict)
     """The scheduler's answers, by task."""
-    warnings: tuple[Mapping[str, str], ...] = ()
-    """Doubts about a run that has not failed, each a `code` and a `message`."""
+    warnings: tuple[Condition, ...] = ()
+    """Doubts about a run that has not failed."""
     is_elsewhere: bool = False
     """The job belongs to another cluster: the scheduler that answers has a job of another name under its id."""
 
@@ -777,7 +738,7 @@ class RunStatus:
             "smoke": summary and summary.smoke,
             "rehearsal": summary and summary.rehearsal,
             "directory": summary and str(self.record.where.path),
-            "warnings": [dict(warning) for warning in self.warnings],
+            "warnings": [warning.to_json() for warning in self.warnings],
             "progress": self.progress.to_json() if self.progress else {"tasks": of_tasks} if of_tasks else None,
             "tasks": None if self.tasks is None else ranges_by_state(self.tasks),
         }
@@ -802,26 +763,20 @@ def keep_end(status: RunStatus, evidence: Evidence, now: float) -> RunStatus:
     is_old = verdict.has_ended and verdict.since is not None and now - verdict.since > _FOR_GOOD_SECONDS
     if not verdict.settled and not is_old:
         return status
-    document: dict[str, Any] = {
-        **evidence.document,
-        "schema": SCHEMA,
-        "run": status.record.id,
-        "task": None,
-        "job": status.job,
-        "attempts": status.attempt,
-        "state": verdict.state,
-        "exit_code": verdict.exit_code,
-        "cause": verdict.cause,
-        "message": verdict.message,
-        "ended": iso(verdict.since),
-    }
-    conditions = verdict.conditions or conditions_of({**document, "conditions": None})
-    document["conditions"] = [condition.to_json() for condition in conditions]
-    if status.started is not None:
-        document.setdefault("started", iso(status.started))
-    document.setdefault("seconds", status.seconds)
-    if status.tasks is not None:
-        document["tasks"] = ranges_by_state(status.tasks)
+    known = evidence.end or End.of({})
+    end = known._replace(
+        task=None,
+        job=status.job,
+        attempts=status.attempt,
+        state=verdict.state,
+        exit_code=verdict.exit_code,
+        cause=verdict.cause,
+        conditions=verdict.conditions or (condition_of(verdict.state, verdict.cause, verdict.message),),
+        started=known.started or iso(status.started),
+        ended=iso(verdict.since),
+        seconds=status.seconds if known.seconds is None else known.seconds,
+        tasks=ranges_by_state(status.tasks or {}),
+    )
     record = status.record
     with contextlib.suppress(OSError):  # a full home must not hide how a run ended
         if status.tasks is None and next(record.where.attempts.glob("*/node-*/samples.jsonl"), None) is not None:
@@ -831,67 +786,51 @@ def keep_end(status: RunStatus, evidence: Evidence, now: float) -> RunStatus:
             found = samples.measured_of(samples.read(record.where))
             if found.nodes:
                 write_text(record.directory.usage, json.dumps(found.to_json(), separators=(",", ":")) + "\n")
-        record.write_end(document)
+        record.write_end(end)
     return status
 
 
 def read_end(record: Record) -> RunStatus:
     """The status of an ended run, from one file of its record."""
-    end = record.end or {}
-    code = end.get("exit_code")
-    verdict = Verdict(
-        state=str(end.get("state", names.UNKNOWN)),
-        exit_code=code if isinstance(code, int) else None,
-        cause=end.get("cause"),
-        message=str(end.get("message") or ""),
-        since=seconds_of(end.get("ended")),
-        settled=True,
-        conditions=conditions_of(end),
+    end = record.end or End.of({})
+    try:
+        states = {index: state for state, text in end.tasks.items() for index in expand(text)}
+    except ValueError as error:
+        raise RecordUnreadable(f"exit.json of run `{record.id}` is not valid ({error})") from error
+    return RunStatus(
+        record,
+        record.summary,
+        Verdict.of(end, settled=True),
+        job=end.job,
+        attempt=end.newest_attempt,
+        started=seconds_of(end.started),
+        seconds=end.seconds,
+        node_names=end.nodes,
+        tasks={index: Verdict(states[index], settled=True) for index in sorted(states)} or None,
+        warnings=end.warnings,
     )
-    tasks = None
-    if "tasks" in end:
-        try:
-            states = {index: state for state, text in end["tasks"].items() for index in expand(text)}
-        except (ValueError, AttributeError) as error:
-            raise RecordUnreadable(f"exit.json of run `{record.id}` is not valid ({error})") from error
-        tasks = {index: Verdict(states[index], settled=True) for index in sorted(states)}
-    facts = {**_facts(end, None, verdict), "seconds": end.get("seconds")}
-    return RunStatus(record, record.summary, verdict, job=end.get("job"), tasks=tasks, **facts)
 
 
-def _facts(document: Mapping[str, Any], started: float | None, verdict: Verdict) -> dict[str, Any]:
-    """What an exit.json says beside the verdict. Without one, `started` may be known from elsewhere."""
-    started = seconds_of(document.get("started")) or started
-    seconds = document.get("seconds")
-    if seconds is None and verdict.since is not None and started is not None:
-        seconds = max(verdict.since - started, 0.0)
-    return {
-        "attempt": document.get("attempts", document.get("attempt")),
-        "started": started,
-        "seconds": float(seconds) if seconds is not None and verdict.has_ended else None,
-        "node_names": tuple(map(str, document.get("nodes", ()))),
-        "warnings": warnings(document),
-    }
+def _seconds(end: End, started: float | None, verdict: Verdict) -> float | None:
+    """How long it ran, once it has ended. `started`: the same, known from elsewhere."""
+    if end.seconds is not None or not verdict.has_ended:
+        return end.seconds if verdict.has_ended else None
+    began = seconds_of(end.started) or started
+    return None if verdict.since is None or began is None else max(verdict.since - began, 0.0)
 
 
-def warnings(document: Mapping[str, Any]) -> tuple[Mapping[str, str], ...]:
-    """The warnings in an exit.json."""
-    entries = [entry for entry in document.get("warnings", ()) if isinstance(entry, dict)]
-    return tuple(entry for entry in entries if isinstance(entry.get("message"), str))
-
-
-def warnings_of(status: RunStatus) -> tuple[Mapping[str, str], ...]:
+def warnings_of(status: RunStatus) -> tuple[Condition, ...]:
     """The doubts that agents have recorded about a run, or about an attempt that still runs."""
     if status.has_ended or status.summary is None or status.tasks is not None:
         return status.warnings
     attempt = latest_attempt(status.record.where.task(status.task))
     events = list(read_journal(attempt.events)) if attempt else []
     kinds = {entry.get("event") for entry in events}
-    found: list[Mapping[str, str]] = []
+    found: list[Condition] = []
     if JournalEvent.RANKS_CONNECTED not in kinds:
         apart = [entry for entry in events if entry.get("event") == JournalEvent.RANKS_UNCONNECTED]
-        found += [{"code": Reason.RANKS_APART, "message": str(entry["message"])} for entry in apart]
-    found += [warning.to_json() for warning in warnings_in(events)]
+        found += [Condition(Reason.RANKS_APART, str(entry["message"])) for entry in apart]
+    found += warnings_in(events)
     if status.progress is not None:
         from serried.records import live  # only for runs that run
 
@@ -1087,10 +1026,10 @@ def _single(evidence: Evidence, jobs: Jobs | None, now: float) -> RunStatus:
 
         attempt = evidence.record.where.attempt(evidence.attempt)
         found = dataclasses.replace(found, message=staging_progress(attempt))
-    last = evidence.document.get("job") or (evidence.submission.job if evidence.submission else None) or ""
-    live = word if isinstance(word, Job) else Job(str(last), None, "")
+    end = evidence.end or End.of({})
+    last = end.job or (evidence.submission.job if evidence.submission else None) or ""
+    live = word if isinstance(word, Job) else Job(last, None, "")
     reason = live.reason if found.state == names.PENDING else ""
-    facts = _facts(evidence.document, evidence.claimed, found)
     return RunStatus(
         evidence.record,
         evidence.summary,
@@ -1098,11 +1037,11 @@ def _single(evidence: Evidence, jobs: Jobs | None, now: float) -> RunStatus:
         job=live.id or None,
         attempt=evidence.attempt,
         started=evidence.claimed,
-        seconds=facts["seconds"],
+        seconds=_seconds(end, evidence.claimed, found),
         reason=reason,
         starts=live.starts if found.state == names.PENDING else None,
-        node_names=live.nodes or facts["node_names"],
-        warnings=facts["warnings"] if found.has_ended else (),
+        node_names=live.nodes or end.nodes,
+        warnings=end.warnings if found.has_ended else (),
     )
 
 
@@ -1164,9 +1103,9 @@ def _word(jobs: Jobs | None, task: int | None) -> Job | str:
 
 def _judge(evidence: Evidence, task: int | None, word: Job | str, now: float) -> Verdict:
     """The verdict on the run itself (None), or on one task of an array."""
-    memory, ending = evidence.seen, evidence.ending_of(task)
+    memory, end = evidence.seen, evidence.end_of(task)
     proven = None
-    if ending is None and (task is None or task in evidence.begun):
+    if kind_of(end) is EndingKind.NONE and (task is None or task in evidence.begun):
         proven = _proven_end(evidence, task, word)
     claimed = evidence.claimed
     is_alive = isinstance(word, Job) and word.state not in names.ENDED
@@ -1175,9 +1114,8 @@ def _judge(evidence: Evidence, task: int | None, word: Job | str, now: float) ->
         attempt = latest_attempt(evidence.record.where.task(task))
         claimed = None if attempt is None else claimed_at(attempt)
     missing_since = memory.missing.get(task)
-    found = judge(
-        word, ending or proven, Observations(memory.by_task.get(task), memory.at, claimed, missing_since), now
-    )
+    known = Observations(memory.by_task.get(task), memory.at, claimed, missing_since)
+    found = judge(word, proven or end, known, now)
     if proven:  # exit.json, which says more, may still appear for a while
         is_late = missing_since is not None and now - missing_since > MISSING_SECONDS
         found = dataclasses.replace(found, settled=is_late, missing=True)
@@ -1219,15 +1157,21 @@ def task_of(whole: RunStatus, index: int) -> RunStatus:
             return status
         raise RunNotFoundError(f"run `{whole.record.id}` has no task {index}")
     found = whole.tasks[index]
-    document = read_exit(whole.record.where.task(index).exit) or {}
-    ending = Ending.parse(document)
-    if ending is not None and ending.kind is not EndingKind.REQUEUED and ending.state == found.state:
-        found = ending.verdict(settled=True)
+    end = End.read_known(whole.record.where.task(index).exit) or End.of({})
+    if end.state == found.state != names.REQUEUED:
+        found = Verdict.of(end, settled=True)
     job = whole.jobs.get(index) or Job("", index, "")
-    facts = _facts(document, None, found)
-    facts["node_names"] = job.nodes or facts["node_names"]
-    reason = job.reason if found.state == names.PENDING else ""
-    return dataclasses.replace(status, verdict=found, reason=reason, starts=job.starts, **facts)
+    return dataclasses.replace(
+        status,
+        verdict=found,
+        attempt=end.newest_attempt,
+        started=seconds_of(end.started),
+        seconds=_seconds(end, None, found),
+        reason=job.reason if found.state == names.PENDING else "",
+        starts=job.starts,
+        node_names=job.nodes or end.nodes,
+        warnings=end.warnings,
+    )
 
 
 def wait(
@@ -1303,5 +1247,4 @@ def _watch_files(
 
 def has_ended_by_file(selection: Selection) -> bool:
     """Whether exit.json shows the end, by one file and no query. A whole array has no such file."""
-    ending = Ending.parse(read_exit(selection.place.exit) or {})
-    return ending is not None and ending.kind is not EndingKind.REQUEUED
+    return kind_of(End.read_known(selection.place.exit)) not in (EndingKind.NONE, EndingKind.REQUEUED)

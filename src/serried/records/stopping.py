@@ -113,7 +113,7 @@ def withdraw(record: Record) -> bool:
     why = Condition(Reason.USER, f"stopped by {who()} before it began")
     code = names.EXIT_CODES[names.CANCELLED]
     end = End(record.id, None, None, job, names.CANCELLED, code, why.code, (why,), ended=iso(time.time()))
-    record.write_end(end.to_json())
+    record.write_end(end)
     return True
 
 

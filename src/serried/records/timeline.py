@@ -17,10 +17,10 @@ from serried.base.files import read_journal, read_json
 from serried.base.text import iso, maker, seconds_of, spell
 from serried.records import index
 from serried.records.logs import launch_order
-from serried.records.record import Record, RecordUnreadable, jobs_text, read_exit
+from serried.records.record import Record, RecordUnreadable, jobs_text
 from serried.records.status import Verdict, attempt_numbers, latest_attempt
 from serried.schema import exits, names
-from serried.schema.endings import outputs_left_out
+from serried.schema.endings import End, outputs_left_out
 from serried.schema.events import ItemOrigin, JournalEvent
 from serried.schema.layout import AttemptDirectory, TaskDirectory
 from serried.schema.reasons import Reason
@@ -81,7 +81,7 @@ class AttemptRecord:
 
     directory: AttemptDirectory
     claim: Mapping[str, Any]
-    exit: Mapping[str, Any]
+    end: End | None
 
     @property
     def number(self) -> int:
@@ -99,14 +99,14 @@ class AttemptRecord:
             "host": self.claim.get("host"),
             "job": self.claim.get("job"),
             "started": iso(self.started),
-            "exit": dict(self.exit) or None,
+            "exit": self.end and self.end.to_json(),
         }
 
 
 def attempts(directory: TaskDirectory) -> list[AttemptRecord]:
     """All attempts, the first one first."""
     found = [directory.attempt(number) for number in attempt_numbers(directory)]
-    return [AttemptRecord(it, read_json(it.claim) or {}, read_exit(it.exit) or {}) for it in found]
+    return [AttemptRecord(it, read_json(it.claim) or {}, End.read_known(it.exit)) for it in found]
 
 
 def timeline(record: Record, task: int | None = None, end: Verdict | None = None) -> list[Event]:
@@ -128,16 +128,17 @@ def timeline(record: Record, task: int | None = None, end: Verdict | None = None
             lines += _launch_lines(attempt.directory, record.summary.nodes)
         own = [Event(t, text, attempt.number) for t, text in lines]
         to_the_second = following.get(attempt.number, [])
-        ended, message = seconds_of(attempt.exit.get("ended")), attempt.exit.get("message")
-        if ended is not None:
-            text = f"attempt {attempt.number} ended: {attempt.exit.get('state')}" + (f", {message}" if message else "")
-            to_the_second.append(Event(ended, text, attempt.number))
+        ended = seconds_of(attempt.end.ended) if attempt.end else None
+        if attempt.end and ended is not None:
+            how = ", ".join(filter(None, (attempt.end.state, attempt.end.message)))
+            to_the_second.append(Event(ended, f"attempt {attempt.number} ended: {how}", attempt.number))
         for event in to_the_second:
             in_it = [earlier.t for earlier in own if 0 <= earlier.t - event.t < 1]
             own.append(replace(event, t=max([event.t, *in_it])))  # it came after those
         events += own
     events.sort(key=lambda event: event.t)
-    if end is not None and end.has_ended and known and known[-1].exit.get("state") not in (None, end.state):
+    last = known[-1].end if known else None
+    if end is not None and end.has_ended and last is not None and last.state not in ("", end.state):
         message = f": {end.message}" if end.message else ""
         at = max([end.since or 0.0, *(event.t for event in events)])
         events.append(Event(at, f"no further attempt began; the run ended {end.state}{message}"))

@@ -484,7 +484,7 @@ def _smaller(record: Record, units: int) -> Iterator[tuple[int, Record]]:
         with contextlib.suppress(RecordUnreadable):
             summary, end = other.summary, other.end
             is_same = (summary.project, summary.experiment, summary.tasks) == (own.project, own.experiment, None)
-            is_before = end is not None and end.get("state") == names.COMPLETED and summary.created <= own.created
+            is_before = end is not None and end.state == names.COMPLETED and summary.created <= own.created
             count = summary.nodes * (summary.gpus or summary.ranks)
             if is_same and is_before and bool(summary.gpus) == bool(own.gpus) and count < units:
                 found.append((count, summary.created, other))

@@ -15,9 +15,10 @@ from serried.base.text import show_duration
 from serried.records import outputs
 from serried.records.index import Selection
 from serried.records.logs import last_lines, launch_logs, rank_logs
-from serried.records.record import Record, RecordUnreadable, read_exit, records_directory
+from serried.records.record import Record, RecordUnreadable, records_directory
 from serried.records.status import RunStatus, latest_attempt, statuses, task_of, tasks_by_state, warnings_of
 from serried.schema import names, reasons
+from serried.schema.endings import Condition, End, FailureRecord
 from serried.schema.events import ToAttempt
 from serried.schema.plan import After, Plan
 from serried.schema.reasons import Reason, parse
@@ -45,7 +46,7 @@ class Explanation:
     steps: tuple[str, ...] = ()
     reason: Reason | None = None
     """The reason that `meaning` and `steps` belong to: often closer than the run's cause."""
-    first_failure: Mapping[str, Any] | None = None
+    first_failure: FailureRecord | None = None
     tail: tuple[str, ...] = ()
     """The failing rank's last lines; those of the job script if no rank started."""
     tail_of: str = ""
@@ -53,7 +54,7 @@ class Explanation:
     """Who ran `serried stop`, or `serried profile`."""
     failures: tuple[Explanation, ...] = ()
     """Of an array, the first tasks that ended without COMPLETED."""
-    warnings: tuple[Mapping[str, str], ...] = ()
+    warnings: tuple[Condition, ...] = ()
     """Doubts, also about a run that has not ended."""
 
     def to_json(self) -> dict[str, Any]:
@@ -62,17 +63,17 @@ class Explanation:
             "meaning": self.meaning or None,
             "advice_for": self.reason,
             "advice": list(self.steps),
-            "first_failure": dict(self.first_failure) if self.first_failure else None,
+            "first_failure": self.first_failure and self.first_failure.to_json(),
             "tail": list(self.tail),
             "asked_by": self.asked_by,
-            "warnings": [dict(warning) for warning in self.warnings],
+            "warnings": [warning.to_json() for warning in self.warnings],
             "failures": failures_json(self.failures) if self.status.tasks is not None else None,
         }
 
     @property
     def logs_command(self) -> str:
         """The command that prints the output of the rank that failed first."""
-        is_of_rank = self.first_failure is not None and self.first_failure.get("rank") is not None
+        is_of_rank = self.first_failure is not None and self.first_failure.rank is not None
         return f"serried logs {self.status.id}" + (f" --rank {rank_option(self.first_failure)}" if is_of_rank else "")
 
 
@@ -87,7 +88,7 @@ def failures_json(failures: Sequence[Explanation]) -> list[dict[str, Any]]:
             "exit_code": it.status.verdict.exit_code,
             "meaning": it.meaning or None,
             "advice_for": it.reason,
-            "first_failure": dict(it.first_failure) if it.first_failure else None,
+            "first_failure": it.first_failure and it.first_failure.to_json(),
             "logs": it.logs_command,
         }
         for it in failures
@@ -123,7 +124,7 @@ def explain(status: RunStatus) -> Explanation:
         explained = replace(explained, steps=(step, *explained.steps))
     warnings = warnings_of(status)
     if warnings:
-        codes = dict.fromkeys(warning.get("code", "") for warning in warnings)
+        codes = dict.fromkeys(warning.code or "" for warning in warnings)
         first = [_HUNG] if status.state == names.TIMEOUT and Reason.STALLED in codes else []
         steps = [
             step.replace("{run}", status.id)
@@ -233,27 +234,25 @@ def _stands(after: After, other: RunStatus | None) -> str:
 
 def _ended(status: RunStatus) -> Explanation:
     if status.task is not None:
-        document: Mapping[str, Any] = read_exit(status.record.where.task(status.task).exit) or {}
+        end = End.read_known(status.record.where.task(status.task).exit)
     else:
-        document = {}
+        end = None
         with contextlib.suppress(RecordUnreadable):
-            document = status.record.end or read_exit(status.record.where.exit) or {}
-    failure = document.get("first_failure")
-    failure = failure if isinstance(failure, dict) else None
+            end = status.record.end or End.read_known(status.record.where.exit)
+    failure = end.first_failure if end else None
     tail, tail_of = _tail(status, failure)
     codes = {status.verdict.cause, *(condition.code for condition in status.verdict.conditions)}
     # Few ends need the search.
     seeks_checkpoint = not codes.isdisjoint({Reason.NO_CHECKPOINT, Reason.NO_PROGRESS})
     stray = outputs.newest_stray_checkpoint(Selection(status.record, status.task)) if seeks_checkpoint else None
     module, plan, summary = _ignored_module(status, tail), _plan_of(status), status.summary
-    code, signal = (failure.get("exit_code"), failure.get("signal")) if failure else (status.verdict.exit_code, None)
     facts = Ended(
         state=status.state,
         cause=status.verdict.cause,
         output=tail if failure else (),
         script=() if failure else tail,
-        exit_code=code if isinstance(code, int) else None,
-        signal=signal if isinstance(signal, int) else None,
+        exit_code=failure.exit_code if failure else status.verdict.exit_code,
+        signal=failure.signal if failure else None,
         restarts=plan.limit.restarts if plan else 0,
         attempt=status.attempt or 1,
         on_full_disk=Reason.DISK_FULL in codes,
@@ -272,7 +271,7 @@ def _ended(status: RunStatus) -> Explanation:
         "run": status.id,
         "rerun": f"serried rerun {status.id}",
         "rank": rank_option(failure),
-        "host": failure.get("host") if failure else hosts[0],
+        "host": failure.host if failure else hosts[0],
         "attempt": status.attempt or 1,
         "command": command,
         "time": show_duration(2 * limit) if limit else "4h",
@@ -287,10 +286,10 @@ def _ended(status: RunStatus) -> Explanation:
     if plan is not None and _draws_from_service(plan):  # none of its trials can be repeated
         steps = tuple(step for step in steps if "{here}" not in step and "{rerun}" not in step)
     elif not any("{rerun}" in step or "{checkpoint_path}" in step for step in steps):
-        saved = document.get("saved_step")
-        if isinstance(saved, int) and status.state != names.COMPLETED:
+        saved = end.saved_step if end else None
+        if saved is not None and status.state != names.COMPLETED:
             steps += (f"resume from its checkpoint of step {saved}: serried {command} --resume {status.id} …",)
-    if failure and failure.get("rank") is None:  # a script failed
+    if failure and failure.rank is None:  # a script failed
         steps = tuple(step.replace(" --rank {rank}", "") for step in steps)
     return Explanation(
         status,
@@ -340,12 +339,11 @@ def _ignored_module(status: RunStatus, tail: Sequence[str]) -> str | None:
     return None
 
 
-def rank_option(failure: Mapping[str, Any] | None) -> str:
+def rank_option(failure: FailureRecord | None) -> str:
     """What follows `--rank` in the commands that show the failed rank's output."""
     if not failure:
         return "0"
-    launch = failure.get("launch")
-    return f"{failure.get('rank')}" + (f" --launch {launch}" if launch else "")
+    return f"{failure.rank}" + (f" --launch {failure.launch}" if failure.launch else "")
 
 
 def _with_parameters(record: Record, plan: Plan, trial: int | None) -> Sequence[str]:
@@ -383,7 +381,7 @@ def _here(status: RunStatus, plan: Plan | None) -> str:
     return f"serried run {ranks}-- {command}"
 
 
-def _tail(status: RunStatus, failure: Mapping[str, Any] | None) -> tuple[list[str], str]:
+def _tail(status: RunStatus, failure: FailureRecord | None) -> tuple[list[str], str]:
     if failure is not None:
         return _words_of(status, failure)
     if status.verdict.cause in {Reason.LAUNCHER, *reasons.NOT_STARTED} and status.attempt and status.summary:
@@ -398,17 +396,16 @@ def _tail(status: RunStatus, failure: Mapping[str, Any] | None) -> tuple[list[st
     return last_lines(status.record.scheduler_log(status.task), _TAIL), "the job's script"
 
 
-def _words_of(status: RunStatus, failure: Mapping[str, Any]) -> tuple[list[str], str]:
+def _words_of(status: RunStatus, failure: FailureRecord) -> tuple[list[str], str]:
     """The last lines of the rank that failed."""
-    tail, rank = failure.get("tail"), failure.get("rank")
-    if isinstance(tail, list) and (tail or rank is None):  # a script may have written more after the failure
-        return [str(line) for line in tail[-_TAIL:]], names.rank_name(rank)
-    rank = names.SCRIPT_RANK if rank is None and status.summary and status.summary.script else rank
-    if isinstance(rank, int) and status.summary and status.attempt:
+    rank = failure.rank
+    if failure.tail or rank is None:  # a script may have written more after the failure
+        return [*failure.tail[-_TAIL:]], names.rank_name(rank)
+    if status.summary and status.attempt:
         attempt = status.record.where.task(status.task).attempt(status.attempt)
         log: Path | None = attempt.log_of(rank, status.summary.ranks, is_shared=status.summary.shares_logs)
-        if (launch := failure.get("launch")) and rank != names.SCRIPT_RANK:
-            log = next((one.path for one in launch_logs(attempt).get(str(launch), ()) if one.rank == rank), None)
+        if failure.launch:
+            log = next((one.path for one in launch_logs(attempt).get(failure.launch, ()) if one.rank == rank), None)
         return last_lines(log, _TAIL) if log else [], names.rank_name(rank)
     return [], ""
 

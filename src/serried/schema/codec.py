@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
 import typing
@@ -30,6 +31,16 @@ def from_json(kind: Type[T], value: Any) -> T:
     """
     reader: Callable[[Any], T] = _reader(cast("Any", kind))
     return reader(value)
+
+
+def known_fields(kind: Any, document: Mapping[str, Any]) -> Dict[str, Any]:
+    """The fields of `kind` that `document` has, without those of another type."""
+    found = {}
+    for name, read in _fields(kind).items():
+        if name in document:
+            with contextlib.suppress(ValueError):
+                found[name] = read(document[name])
+    return found
 
 
 @functools.lru_cache(maxsize=None)

@@ -1,16 +1,20 @@
-"""How an attempt ended: exit.json, which agents write and revise, and the warnings that journals give for it."""
+"""How an attempt, a task or a run ended: exit.json, and the warnings that journals give for it.
+
+Agents write and revise that of an attempt. The first reader that is certain of the end of a run writes it into the
+record.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from serried.base import files
 from serried.base.text import counted, spell
-from serried.schema import SCHEMA, exits, reasons
-from serried.schema.codec import from_json
+from serried.schema import SCHEMA, exits, names, reasons
+from serried.schema.codec import from_json, known_fields
 from serried.schema.events import JournalEvent
 from serried.schema.reasons import Reason
 
@@ -33,13 +37,11 @@ def conditions_of(document: Mapping[str, Any]) -> Tuple[Condition, ...]:
     with contextlib.suppress(ValueError):
         if isinstance(stated, list):
             return tuple(from_json(Condition, condition) for condition in stated)
-    code = Reason.COMPLETED if document.get("state") == "COMPLETED" else reasons.parse(document.get("cause"))
-    return (Condition(code, str(document.get("message") or "")),)
+    return (condition_of(document.get("state"), document.get("cause"), str(document.get("message") or "")),)
 
 
-def message_of(conditions: Iterable[Condition]) -> str:
-    """The `message` of an exit.json."""
-    return "; ".join(condition.message for condition in conditions)
+def condition_of(state: object, cause: object, message: str) -> Condition:
+    return Condition(Reason.COMPLETED if state == names.COMPLETED else reasons.parse(cause), message)
 
 
 class FailureRecord(NamedTuple):
@@ -63,6 +65,30 @@ class FailureRecord(NamedTuple):
         return {name: value for name, value in fields.items() if value or name not in ("error", "launch")}
 
 
+class UncopiedOutputs(NamedTuple):
+    """Results or checkpoints that could not be copied back from a node; in JSON without what is unknown."""
+
+    kind: str = "results"
+    """Or `checkpoints`."""
+    files: Optional[int] = None
+    bytes: Optional[int] = None
+    names: Tuple[str, ...] = ()
+    """Some of the files."""
+    problem: str = ""
+    """Why the first one could not be copied."""
+    folder: str = ""
+    """On the node's disk."""
+    node: Optional[int] = None
+    """As `host`, unless it is in the node's own journal."""
+    host: str = ""
+    is_lost: bool = False
+    """The node does not have the files any more."""
+
+    def to_json(self) -> Dict[str, Any]:
+        known = {name: value for name, value in self._asdict().items() if value != self._field_defaults[name]}
+        return {**known, "kind": self.kind, "names": list(self.names)}
+
+
 class End(NamedTuple):
     run: str
     task: Optional[int]
@@ -83,15 +109,20 @@ class End(NamedTuple):
     world_size: Optional[int] = None
     progress: Optional[bool] = None
     """Its newest checkpoint is further than the one that the attempt found."""
-    missing: Tuple[Mapping[str, Any], ...] = ()
-    """Outputs that could not be copied back."""
+    missing: Tuple[UncopiedOutputs, ...] = ()
     warnings: Tuple[Condition, ...] = ()
     attempts: Optional[int] = None
     """The number of attempts, in the end of a run or task."""
+    tasks: Mapping[str, str] = {}
+    """In the end of an array: the tasks by state, `0-16,18`."""
 
     @property
     def message(self) -> str:
-        return message_of(self.conditions)
+        return "; ".join(condition.message for condition in self.conditions)
+
+    @property
+    def newest_attempt(self) -> Optional[int]:
+        return self.attempt if self.attempts is None else self.attempts
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> End:
@@ -104,6 +135,23 @@ class End(NamedTuple):
         with contextlib.suppress(ValueError):
             return cls.from_json(files.read_json(path) or {})
         return None
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> End:
+        """As far as it is known: a later version or a failing disk may have written anything.
+
+        A field of another type counts as missing. `state` is empty if the document states no end.
+        """
+        unknown = dict.fromkeys(cls._fields[: cls._fields.index("conditions")])
+        found = {**unknown, **known_fields(cls, document), "conditions": conditions_of(document)}
+        is_stated = found["state"] in names.ENDED | {names.REQUEUED}
+        return cls(**{**found, "run": found["run"] or "", "state": found["state"] if is_stated else ""})
+
+    @classmethod
+    def read_known(cls, path: Path) -> Optional[End]:
+        """None without an exit.json, else as `of`."""
+        document = files.read_json(path)
+        return None if document is None else cls.of(document)
 
     def write(self, path: Path, mode: int) -> None:
         """Raises OSError."""
@@ -119,12 +167,14 @@ class End(NamedTuple):
         document["conditions"] = [condition.to_json() for condition in self.conditions]
         document["first_failure"] = self.first_failure.to_json() if self.first_failure else None
         document["nodes"] = list(self.nodes)
+        if self.missing:
+            document["missing"] = [outputs.to_json() for outputs in self.missing]
         if self.warnings:
             document["warnings"] = [warning.to_json() for warning in self.warnings]
         return document
 
 
-_OPTIONAL = ("missing", "warnings", "attempts")
+_OPTIONAL = ("missing", "warnings", "attempts", "tasks")
 _OF_ATTEMPT = ("saved_step", "started", "seconds", "world_size", "progress")
 
 
@@ -195,15 +245,15 @@ COPIER_KILLED = "its agent ended before every file was copied"
 _NAMES_LISTED = 3
 
 
-def missing_outputs(events: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    """For each kind, `results` or `checkpoints`: the size if known, some names, the problem and the folder."""
+def missing_outputs(events: Sequence[Mapping[str, Any]]) -> List[UncopiedOutputs]:
+    """Those of a node, by its journal, one for each kind."""
     begun = next((event for event in events if event["event"] == JournalEvent.STAGE_OUT_STARTED), None)
     ended = next((event for event in events if event["event"] == JournalEvent.STAGE_OUT_ENDED), None)
     if ended is not None:
-        return list(ended.get("missing", ()))
+        return [from_json(UncopiedOutputs, outputs) for outputs in ended.get("missing", ())]
     if begun is None:
         return []
-    return [{"kind": kind, "names": [], "problem": COPIER_KILLED, "folder": begun["folder"]} for kind in begun["kinds"]]
+    return [UncopiedOutputs(kind, problem=COPIER_KILLED, folder=begun["folder"]) for kind in begun["kinds"]]
 
 
 def outputs_left_out(facts: Mapping[str, Any]) -> List[str]:

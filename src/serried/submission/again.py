@@ -20,9 +20,10 @@ from serried.base.text import compress, counted, iso
 from serried.config import job_script
 from serried.records import index
 from serried.records.index import Selection
-from serried.records.record import Record, RecordUnreadable, new_id, read_exit
+from serried.records.record import Record, RecordUnreadable, new_id
 from serried.records.status import SUBMITTING, UNCERTAIN, counts_text, status, statuses_of
 from serried.schema import checkpoints, names
+from serried.schema.endings import End
 from serried.schema.layout import RunDirectory
 from serried.schema.names import COMPLETED
 from serried.schema.plan import After, Array, Plan, Resume, Sweep, UserScript
@@ -113,7 +114,8 @@ def prepare_again(
     warnings = [*beginning.warnings]
     if beginning.resume is not None and not fresh:
         end = record.end if selection.task is None else None
-        if (end or read_exit(selection.place.exit) or {}).get("state") == COMPLETED:
+        end = end or End.read_known(selection.place.exit)
+        if end and end.state == COMPLETED:
             is_complete = f"run `{selection}` has completed, so little may be left to train"
             warnings.append(f"{is_complete}; `--fresh` begins from its start")
     warnings += _repeated(selection, array.indices) if array is not None and (failed or tasks) else ()
@@ -363,7 +365,7 @@ def cautions_about(
         what = "rehearsal" if record.summary.rehearsal else "smoke test"
         yield f"run `{record.id}` was a {what} of {record.plan.smoke} steps"
     have_ended = have_ended or record.end is not None
-    if not have_ended and any(read_exit(record.where.task(each).exit) is None for each in tasks):
+    if not have_ended and any(End.read_known(record.where.task(each).exit) is None for each in tasks):
         yield (
             f"run `{selection}` may still be running and remove this checkpoint before the new run begins: "
             f"`serried stop {record.id}` first"

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from serried import schedulers
 from serried.base import files, shell
@@ -28,13 +28,14 @@ from serried.records import profiles, stopping
 from serried.records.index import Selection
 from serried.records.logs import Lines, shared_log
 from serried.records.profiles import Wanted
-from serried.records.record import Record, read_exit
+from serried.records.record import Record
 from serried.records.status import RunStatus
 from serried.records.status import status as stand
 from serried.records.timeline import RankProcess
 from serried.schedulers.interface import Job, Scheduler
 from serried.schedulers.survey import Inside
 from serried.schema import names
+from serried.schema.endings import End
 from serried.schema.layout import SHARED_LOG, AttemptDirectory, RunDirectory
 from serried.schema.names import CANCELLED, REQUEUE, SubmissionState
 from serried.schema.reasons import Reason
@@ -75,7 +76,7 @@ class Outcome:
     record: Record
     status: int
     """The program's exit status; 130 after an interruption from the terminal."""
-    end: dict[str, Any] | None
+    end: End | None
     """The run's exit.json, if there is one."""
 
 
@@ -144,21 +145,20 @@ def run_here(
             remove(record, plan)
         raise
     live.finish()
-    end = read_exit(record.where.exit)
+    end = End.read_known(record.where.exit)
     return Outcome(record, _status(record, ended, end), end)
 
 
-def _status(record: Record, ended: supervisor.ForegroundEnd, end: dict[str, Any] | None) -> int:
+def _status(record: Record, ended: supervisor.ForegroundEnd, end: End | None) -> int:
     if end is None:  # job.sh was killed: by a second Ctrl-C, at the time limit, or for another reason
         verdict = stand(record).verdict
         if ended.was_interrupted or verdict.state == CANCELLED:
             return INTERRUPTED
         return ended.status if verdict.exit_code is None else verdict.exit_code
     # `serried stop` in another terminal has the cause `user`.
-    if end.get("state") == CANCELLED and end.get("cause") == Reason.CANCEL:
+    if end.state == CANCELLED and end.cause == Reason.CANCEL:
         return INTERRUPTED
-    code = end.get("exit_code")
-    return code if isinstance(code, int) else ended.status
+    return ended.status if end.exit_code is None else end.exit_code
 
 
 class LiveOutput:
@@ -254,14 +254,13 @@ class _Log:
 @dataclass(frozen=True)
 class FinishedRun:
     record: Record
-    end: Mapping[str, Any]
-    """Its exit.json; empty without one."""
+    end: End
     is_interrupted: bool
     """From this terminal."""
 
     @property
     def state(self) -> str:
-        return str(self.end.get("state", names.UNKNOWN))
+        return self.end.state or names.UNKNOWN
 
     @property
     def place(self) -> RunDirectory:
@@ -274,11 +273,11 @@ class FinishedRun:
         if self.state == names.COMPLETED:
             return
         run = self.record.id
-        failure = self.end.get("first_failure") or {}
+        failure = self.end.first_failure
         raise RunFailed(
-            f"run {run}{doing and f', {doing},'} ended {self.state}: {self.end.get('message') or 'no reason is known'}",
+            f"run {run}{doing and f', {doing},'} ended {self.state}: {self.end.message or 'no reason is known'}",
             hint=f"serried why {run}",
-            details="\n".join(failure.get("tail", ())[-_TAIL:]) or None,
+            details="\n".join(failure.tail[-_TAIL:] if failure else ()) or None,
         )
 
 
@@ -287,9 +286,9 @@ def run_to_end(prepared: Prepared, *, here: bool, tick: Callable[[], None] = lam
     if here:
         with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - no file of a project
             outcome = run_here(prepared, output=nowhere, tick=tick)
-        return FinishedRun(outcome.record, outcome.end or {}, outcome.status == INTERRUPTED)
+        return FinishedRun(outcome.record, outcome.end or End.of({}), outcome.status == INTERRUPTED)
     status = see_through(prepared, tick)
-    end = status.record.end or {"state": status.state, "message": status.verdict.message}
+    end = status.record.end or End.of({"state": status.state, "message": status.verdict.message})
     return FinishedRun(status.record, end, is_interrupted=False)
 
 

@@ -12,9 +12,10 @@ from typing import Any
 from serried.base.errors import UsageError
 from serried.records import index
 from serried.records.index import Selection
-from serried.records.record import Record, RecordUnreadable, read_exit
+from serried.records.record import Record, RecordUnreadable
 from serried.records.status import RunStatus, attempt_numbers, statuses
 from serried.schema import names, printed_metric, series
+from serried.schema.endings import End
 from serried.schema.layout import TaskDirectory
 from serried.schema.plan import ReportedMetric, Sweep
 from serried.schema.reasons import Reason
@@ -221,23 +222,23 @@ def _trials(status: RunStatus, sweep: Sweep) -> Iterable[TrialResult]:
     for number in record.plan.array.indices if record.plan.array else ():
         verdict = (status.tasks or {}).get(number, status.verdict)
         place = record.where.task(number)
-        end = read_exit(place.exit) or {}
+        end = End.read_known(place.exit) or End.of({})
         try:
             parameters = record.parameters_of(number)
         except RecordUnreadable:
             if record.where.path.is_dir():
                 raise
             parameters = {}  # the run directory was deleted
-        was_pruned = verdict.state == names.COMPLETED and end.get("cause") == Reason.PRUNED
+        was_pruned = verdict.state == names.COMPLETED and end.cause == Reason.PRUNED
         yield TrialResult(
             number,
             record.id,
             parameters,
             PRUNED if was_pruned else verdict.state,
             _value(place, sweep) if sweep.metric else None,
-            end.get("seconds"),
+            end.seconds,
             verdict.has_failed,
-            "" if verdict.state == names.COMPLETED and not was_pruned else end.get("message") or verdict.message,
+            "" if verdict.state == names.COMPLETED and not was_pruned else end.message or verdict.message,
         )
 
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from serried.base.text import ago, compress, duration
-from serried.records.record import read_exit
 from serried.records.status import SUBMITTING, UNCERTAIN, RunStatus, task_of, tasks_by_state
 from serried.schema import names
+from serried.schema.endings import End
 from serried.schema.live import NODE
 from serried.schema.reasons import Reason
 from serried.views import console
@@ -83,8 +83,8 @@ def total_seconds(status: RunStatus, now: float) -> float | None:
     if last is None or (status.attempt or 1) == 1 or status.state not in (names.RUNNING, *names.ENDED):
         return last
     task = status.record.where.task(status.task)
-    before = [(read_exit(task.attempt(number).exit) or {}).get("seconds") for number in range(1, status.attempt or 1)]
-    return last + sum(seconds for seconds in before if isinstance(seconds, int | float))
+    before = [End.read_known(task.attempt(number).exit) for number in range(1, status.attempt or 1)]
+    return last + sum(end.seconds or 0 for end in before if end is not None)
 
 
 def elapsed_seconds(status: RunStatus, now: float) -> float | None:
@@ -115,12 +115,9 @@ def note_of(status: RunStatus, now: float) -> Cell:
         parts.append(f"serried why {status.record.id}")
     elif status.state != names.COMPLETED and status.tasks is None:
         parts.append(status.verdict.message)
-    elif status.has_ended and (status.record.end or {}).get("missing"):
-        from serried.records import outputs  # few runs leave files on nodes
-
-        if any(not missing.is_lost for missing in outputs.missing_in(status.record.end)):
-            shorter = [f"serried fetch {status.record.id}"]
-            parts.append(f"files missing: {shorter[0]}")
+    elif status.has_ended and (kept := status.record.end) and not all(one.is_lost for one in kept.missing):
+        shorter = [f"serried fetch {status.record.id}"]
+        parts.append(f"files missing: {shorter[0]}")
     if status.has_ended and status.verdict.since is not None:
         ends.append(ago(now - status.verdict.since))
     if status.verdict.stale is not None:

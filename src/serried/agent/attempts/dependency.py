@@ -118,9 +118,10 @@ def _stand(attempt: Attempt, run: RunDirectory, after: After, task: _Task) -> Tu
     """The state in which it ended, or the job in which it continues."""
     deadline = time.monotonic() + MISSING_SECONDS
     while True:
-        end = files.read_json(run.task(task.number).exit) or {}
-        if end and end.get("cause") not in AMBIGUOUS:
-            return str(end.get("state")), ""
+        end = End.read_known(run.task(task.number).exit)
+        state = end.state if end else ""
+        if end and state and end.cause not in AMBIGUOUS:
+            return state, ""
         worker = task if task.number is None else task._replace(number=layout.worker_of(run, task.number))
         numbered = [(1, worker.its(str(after.job).split(","))), *_links(run, None)]
         numbered += _links(run, task.number) if task.number is not None else []
@@ -129,12 +130,12 @@ def _stand(attempt: Attempt, run: RunDirectory, after: After, task: _Task) -> Tu
         if word is None or not successor_commands.is_ending(word):
             return None, job
         if successor_commands.has_ended(word):
-            if end or word not in UNTELLING:
-                return str(end.get("state") or successor_commands.state_of(word)), ""
+            if state or word not in UNTELLING:
+                return state or str(successor_commands.state_of(word)), ""
             if _never_began(run, str(after.run), task):
                 return names.CANCELLED, ""
         if time.monotonic() > deadline:
-            return str(end.get("state") or names.LOST), ""
+            return state or names.LOST, ""
         time.sleep(BETWEEN_SECONDS)
 
 

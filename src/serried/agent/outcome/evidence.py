@@ -10,7 +10,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from serried.agent.outcome.checkpoint_progress import Saved
 from serried.schema import names
-from serried.schema.endings import missing_outputs
+from serried.schema.codec import from_json
+from serried.schema.endings import UncopiedOutputs, missing_outputs
 from serried.schema.events import JournalEvent
 from serried.schema.exits import Exit
 from serried.schema.reasons import Reason
@@ -253,10 +254,10 @@ class AttemptEvidence(NamedTuple):
         return self.saved.is_newer and any(exit_.exit_code == names.EXIT_SAVED for exit_ in self.exits)
 
     @property
-    def missing(self) -> List[Dict[str, Any]]:
-        """Outputs that could not be copied back, by node and kind: how many, some names, why, and where."""
+    def missing(self) -> List[UncopiedOutputs]:
+        """By node and kind."""
         missing = [
-            {"node": event["node"], "host": event["host"], **outputs}
+            from_json(UncopiedOutputs, outputs)._replace(node=event["node"], host=event["host"])
             for event in self.all(JournalEvent.NODE_ENDED)
             for outputs in event.get("missing", ())
         ]
@@ -264,7 +265,7 @@ class AttemptEvidence(NamedTuple):
             return missing  # the head records this end at once, and again when its nodes have copied what they can
         for node, events in sorted(self.nodes.items()):
             host = self.hosts.get(node, self.host)
-            missing += [{"node": node, "host": host, **outputs} for outputs in missing_outputs(events)]
+            missing += [outputs._replace(node=node, host=host) for outputs in missing_outputs(events)]
         return missing
 
 

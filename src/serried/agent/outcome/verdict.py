@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import List, NamedTuple, Optional, Sequence
 
 from serried.agent.outcome import diagnose
 from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, FirstFailure, Obstacle, ignored_failure
 from serried.base.text import iso
 from serried.schema import endings, names
-from serried.schema.endings import Condition, End, FailureRecord
+from serried.schema.endings import Condition, End, FailureRecord, UncopiedOutputs
 from serried.schema.events import JournalEvent
 from serried.schema.exits import Exit
 from serried.schema.reasons import Reason, parse
@@ -362,10 +362,10 @@ def _unseen_warnings(evidence: AttemptEvidence) -> List[Condition]:
     return [Condition(Reason.LAUNCH_FAILED_UNSEEN, f"{_launch_name(evidence, launch)} {then}") for launch in unseen]
 
 
-def _missing_sentence(missing: Sequence[Dict[str, Any]]) -> str:
+def _missing_sentence(missing: Sequence[UncopiedOutputs]) -> str:
     """The condition for missing outputs, which never fail the run. `missing` is not empty."""
-    counts = [outputs.get("files", 0) for outputs in missing]
-    kinds = " and ".join(sorted({outputs["kind"] for outputs in missing}, reverse=True))
+    counts = [outputs.files or 0 for outputs in missing]
+    kinds = " and ".join(sorted({outputs.kind for outputs in missing}, reverse=True))
     count = "" if 0 in counts else f"{sum(counts)} {'file' if sum(counts) == 1 else 'files'} of "
-    hosts = ", ".join(dict.fromkeys(outputs["host"] for outputs in missing))
-    return f"{count}{kinds} could not be copied back from {hosts}: {missing[0]['problem']}"
+    hosts = ", ".join(dict.fromkeys(outputs.host for outputs in missing))
+    return f"{count}{kinds} could not be copied back from {hosts}: {missing[0].problem}"

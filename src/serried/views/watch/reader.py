@@ -231,7 +231,7 @@ def _row(status: RunStatus, now: float) -> RunRow:
     """A run in the list. Its note is that of `serried ps`, behind the first warning that says something else."""
     summary, note = status.summary, run_lines.note_of(status, now)
     found = doubts(status.progress) if status.progress else []
-    warning = next((one["message"] for one in found if one["code"] not in _IN_NOTES), "")
+    warning = next((one.message for one in found if one.code not in _IN_NOTES), "")
     return RunRow(
         status.id,
         summary.name if summary else "?",
@@ -296,7 +296,7 @@ class RunReader:
         self._read_rarely(attempt, progress, metric)
         found = self._logs(status, attempt)
         log = _failed_log(found, explanation) if chosen is None else min(max(chosen, 0), max(len(found) - 1, 0))
-        warnings = tuple(warning["message"] for warning in (doubts(progress) if progress else status.warnings))
+        warnings = tuple(warning.message for warning in (doubts(progress) if progress else status.warnings))
         notice = notice_of(status, now)
         if not notice and attempt is None and not self.selection.record.where.path.is_dir():
             notice = "the run directory was removed, and its output with it"
@@ -398,10 +398,9 @@ def _log_name(log: logs.RankLog, progress: RunProgress | None, status: RunStatus
 def _failed_log(found: Sequence[logs.RankLog], explanation: Explanation | None) -> int:
     """The place of the log of the rank that failed first; the first log if none has."""
     failure = explanation.first_failure if explanation else None
-    rank, launch = (failure.get("rank"), failure.get("launch") or "") if failure else (None, "")
-    if not isinstance(rank, int):
+    if failure is None or failure.rank is None:
         return 0
-    return next((at for at, log in enumerate(found) if log.is_of(rank) and log.launch == launch), 0)
+    return next((at for at, log in enumerate(found) if log.is_of(failure.rank) and log.launch == failure.launch), 0)
 
 
 def sampled_metrics(periods: Sequence[samples.Period]) -> dict[str, list[Point]]:

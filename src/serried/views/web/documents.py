@@ -21,6 +21,7 @@ from serried.records.status import RunStatus, latest_attempt, tasks_by_state, wa
 from serried.records.timeline import attempts, timeline
 from serried.records.usage import whole_usage
 from serried.schema import checkpoints, series
+from serried.schema.endings import End
 from serried.schema.layout import AttemptDirectory
 from serried.submission.snapshot import Revision
 from serried.sweeps import results
@@ -101,7 +102,7 @@ def run(selection: Selection, status: RunStatus) -> dict[str, Any]:
         "links": None if status.tasks is None else links,
         "plan": _plan(selection),
         "limit_seconds": status.summary and status.summary.time_seconds,
-        "warnings": [dict(warning) for warning in warnings_of(status)],
+        "warnings": [warning.to_json() for warning in warnings_of(status)],
         "timeline": [event.to_json() for event in timeline(record, selection.task, status.verdict if whole else None)],
         "attempts": [attempt.directory.number for attempt in attempts(place)] if whole else [],
         "ranks": [*_logs(attempt, selection)] if attempt else [],
@@ -125,11 +126,11 @@ def _plan(selection: Selection) -> list[tuple[str, str]]:
 
 def _failed_log(attempt: AttemptDirectory, selection: Selection) -> str | None:
     """The log of the rank that failed first."""
-    failure = (read_json(attempt.exit) or {}).get("first_failure")
-    if not isinstance(failure, Mapping):
+    end = End.read_known(attempt.exit)
+    failure = end.first_failure if end else None
+    if failure is None:
         return None
-    rank, launch = failure.get("rank"), failure.get("launch")
-    name = f"{launch}:{rank}" if launch else str(rank)
+    name = f"{failure.launch}:{failure.rank}" if failure.launch else str(failure.rank)
     return name if name in _logs(attempt, selection) else None
 
 
