@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -129,15 +130,22 @@ def test_where_connections_cannot_be_listed_nothing_is_claimed(monkeypatch, tmp_
     assert contact.is_seen is None
 
 
-def test_a_node_with_many_connections_is_checked_less_often(port, monkeypatch):
+@pytest.mark.parametrize(
+    ("used", "expected"),
+    [(0.0, [1.0] * 8), (0.005, [1.0, 1.0, 2.0, 4.0, 5.0, 5.0, 5.0, 5.0]), (0.05, [1.0, 1, 2, 4, 8, 16, 32, 50])],
+)
+def test_a_node_where_a_check_is_expensive_is_checked_less_often_as_its_ranks_grow_older(
+    port, monkeypatch, used, expected
+):
+    """Ranks that have connected and soon end are found there too."""
     pauses, later = [], []
     loop = SimpleNamespace(after=lambda seconds, call: (pauses.append(seconds), later.append(call)))
+    process_time = itertools.cycle((0.0, used)).__next__
+    monkeypatch.setattr(connections, "time", SimpleNamespace(process_time=process_time, monotonic=lambda: sum(pauses)))
     contact = ConnectionMonitor(port, lambda: [os.getpid()], holds_port=True)
     monkeypatch.setattr(contact, "look", lambda: None)
-    for used in (0.0, 0.05):  # 50 ms of CPU time for thousands of connections
-        clocks = SimpleNamespace(process_time=iter((0.0, used)).__next__, monotonic=lambda: 0.0)
-        monkeypatch.setattr(connections, "time", clocks)
-        contact.begin(loop, lambda *_, **__: None)
+    contact.begin(loop, lambda *_, **__: None)
+    while len(pauses) < len(expected):
         later[-1]()
 
-    assert pauses == [1.0, 1.0, 1.0, pytest.approx(50.0)]
+    assert pauses == pytest.approx(expected)

@@ -22,7 +22,7 @@ CLOSED = "0"
 EARLY_SECONDS, OFTEN_SECONDS, SELDOM_SECONDS = 60.0, 1.0, 15.0
 """Programs connect soon after they start: for EARLY_SECONDS the checks are frequent."""
 MOST_OF_A_CORE = 0.001
-"""A node with thousands of connections is checked less often."""
+"""A node with thousands of connections or processes is checked less often, but whenever its ranks are twice as old."""
 
 Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 End = Tuple[Address, int]
@@ -61,8 +61,9 @@ class ConnectionMonitor:
             if self.is_seen is not False:
                 send(ToHead.CONTACT, seen=self.is_seen)
             elif self._leaders():
-                is_early = time.monotonic() - since < EARLY_SECONDS
-                loop.after(max(OFTEN_SECONDS if is_early else SELDOM_SECONDS, used / MOST_OF_A_CORE), again)
+                age = time.monotonic() - since
+                least = OFTEN_SECONDS if age < EARLY_SECONDS else SELDOM_SECONDS
+                loop.after(max(least, min(age, used / MOST_OF_A_CORE)), again)
 
         loop.after(OFTEN_SECONDS, again)
 
