@@ -170,23 +170,36 @@ def test_trials_are_curves_by_their_id_and_further_runs_of_the_sweep_belong_to_i
     served.process.terminate()
     assert served.process.wait(600) == 143
     assert list((tmp_path / "tmp").iterdir()) == []
-    served = serve("k3f9q2/1")
-    until(lambda: served.runs() == ["k3f9q2/1"])
+    assert [name for name, _ in ui.named_event_files(Selection(first.record, 1))] == ["k3f9q2/1"] * 2
 
 
-def test_event_files_of_the_program_and_hostile_names_are_shown(make, serve):
-    name = "<script>alert(1)</script>\n\x1b[2J"
-    run = make("k3f9q2", name=name).ending()
-    folder = run.where.path / "results" / "runs"
+def test_folders_of_the_program_are_curves_also_where_names_are_hostile_long_or_alike_and_links_are_not(make, serve):
+    """TensorBoard would follow links in circles, and out of the run."""
+    run = make("k3f9q2", name="<script>alert(1)</script>\n\x1b[2J").ending()
+    place = run.where.path
+    folder = place / "results" / "runs"
     write_events(folder / "a", [1])
     write_events(folder / "a" / "loss_train", [2])  # as add_scalars does
     (folder / "a").rename(os.fsdecode(bytes(folder) + b"/\xff<b>\n"))
-    write_events(run.where.path / "checkpoints" / "tensorboard", [3])
+    for step, name in enumerate(("a/b", "a:b", f"{'x' * 99}/1", f"{'y' * 99}/{'x' * 70}/1"), 3):
+        write_events(place / "results" / name, [step])
+    write_events(place / "checkpoints" / "tensorboard", [7])
+    write_events(place.parent / "other", [8])
+    for name, target in (("loop", "."), ("loop2", "."), ("up", ".."), ("tfevents.d", "."), ("other", place.parent)):
+        (folder / name).symlink_to(target)
+    for path in (place.parent / "other").iterdir():
+        (folder / f"linked-{path.name}").symlink_to(path)
     served = serve("k3f9q2")
 
+    until(lambda: len(served.runs()) == 7)
+    names = served.runs()
+    until(lambda: all(map(served.loss, names)))
     own = r"k3f9q2:results:runs:\udcff<b>\n"
-    until(lambda: sorted(served.runs()) == ["k3f9q2:checkpoints:tensorboard", own, f"{own}:loss_train"])
-    until(lambda: served.loss(f"{own}:loss_train") == [(2, 0.2)])
+    assert {own, f"{own}:loss_train", "k3f9q2:results:a:b", "k3f9q2:checkpoints:tensorboard"} < set(names)
+    assert served.loss(f"{own}:loss_train") == [(2, 0.2)]
+    assert sorted(step for name in names for step, _ in served.loss(name)) == [1, 2, 3, 4, 5, 6, 7]
+    assert sum(bool(re.search(r"~[0-9a-f]{6}$", name)) for name in names) == 3
+    assert max(map(len, names)) == len("k3f9q2:") + 60 + len("~123456")
 
 
 def test_the_runs_own_folders_come_before_the_tree_that_it_worked_in(ended):
@@ -198,38 +211,6 @@ def test_the_runs_own_folders_come_before_the_tree_that_it_worked_in(ended):
         (folder / "events.out.tfevents.1").touch()
     curves = [name for name, _ in ui.named_event_files(Selection(run.record))]
     assert curves == ["k3f9q2", "k3f9q2", "k3f9q2:logs"]  # the results have the tracker's folder, too
-
-
-def test_links_add_no_curves(ended, serve):
-    """TensorBoard would follow them in circles, and out of the run."""
-    place = ended("k3f9q2").where.path
-    folder = place / "results" / "runs"
-    write_events(folder, [1])
-    write_events(place.parent / "other", [2])
-    for name, target in (("loop", "."), ("loop2", "."), ("up", ".."), ("tfevents.d", "."), ("other", place.parent)):
-        (folder / name).symlink_to(target)
-    for path in (place.parent / "other").iterdir():
-        (folder / f"linked-{path.name}").symlink_to(path)
-    served = serve("k3f9q2")
-
-    until(lambda: served.loss("k3f9q2:results:runs"))
-    assert served.runs() == ["k3f9q2:results:runs"]
-    assert served.loss("k3f9q2:results:runs") == [(1, 0.1)]
-
-
-def test_each_folder_is_a_curve_also_where_long_or_odd_names_are_alike(ended, serve):
-    place = ended("k3f9q2").where.path
-    for step, name in enumerate(("a/b", "a:b", f"{'x' * 99}/1", f"{'y' * 99}/{'x' * 70}/1"), 1):
-        write_events(place / "results" / name, [step])
-    served = serve("k3f9q2")
-
-    until(lambda: len(served.runs()) == 4)
-    names = served.runs()
-    until(lambda: all(map(served.loss, names)))
-    assert sorted(step for name in names for step, _ in served.loss(name)) == [1, 2, 3, 4]
-    assert "k3f9q2:results:a:b" in names
-    assert sum(bool(re.search(r"~[0-9a-f]{6}$", name)) for name in names) == 3
-    assert max(map(len, names)) == len("k3f9q2:") + 60 + len("~123456")
 
 
 def test_files_that_appear_while_it_serves_are_added(make, serve, monkeypatch, tmp_path):

@@ -113,4 +113,4 @@ HOSTILE = ["(", "$(", "if ", "'", "a=(", "\\\n", "`", "<<A\n", "[[ a\n", "((", "
 
 @for_each("piece", HOSTILE)
 def test_what_is_nested_without_end_is_read(piece: str):
-    commands(piece * 20_000)
+    commands(piece * 4_000)

@@ -115,7 +115,8 @@ def run(folder: Path, name: str, script: str, *behaviours: Behaviour) -> FormRun
 @pytest.mark.parametrize("name", PAIRS)
 def test_the_differences_of_two_scripts_are_these(name: str, tmp_path: Path) -> None:
     first, second, expected = PAIRS[name]
-    runs = [run(tmp_path, "first", first), run(tmp_path, "second", second), run(tmp_path, "first", first)]
+    runs = [run(tmp_path, "first", first), run(tmp_path, "second", second)]
+    runs += [] if expected else [run(tmp_path, "first", first)]
     differences = [
         (each.what, each.original, each.submitted)
         for each in compare(*runs)

@@ -207,7 +207,7 @@ def test_32768_ranks_fit_in_about_a_megabyte_with_the_first_node_and_those_at_th
 
 
 def test_hours_of_samples_take_16_kb_for_each_node(tmp_path):
-    nodes = 16
+    nodes = 4
     cluster = Cluster(tmp_path, nodes)
     import statistics  # noqa: F401 - the modules that the head imports late are not what is measured
 

@@ -165,7 +165,7 @@ def test_a_trial_that_a_user_has_stopped_is_not_drawn(make):
 
 def test_no_trial_is_run_twice_or_left_by_many_jobs_of_which_some_are_killed(make):
     """The role itself, as job.sh starts it. A killed job is started again, as a scheduler does."""
-    trials = 24
+    trials = 12
     run = make(trials, time_seconds=None)
     ran: list[int] = []
     chance = random.Random(4)

@@ -87,7 +87,7 @@ def test_a_journal_that_is_damaged_anywhere_is_mended_or_written_again(run):
     lines = whole.splitlines(keepends=True)
     broken = [
         b"",
-        *(whole[:cut] for cut in range(len(whole) - len(lines[-1]), len(whole))),
+        *(whole[:cut] for cut in range(len(whole) - len(lines[-1]), len(whole), 11)),
         *(
             b"".join([*lines[:number], line[: len(line) // 2], *lines[number + 1 :]])
             for number, line in enumerate(lines)
@@ -200,7 +200,7 @@ class Asking:
 
 
 def test_with_eight_processes_and_kills_no_trial_is_lost_or_doubled(run):
-    tasks = 16
+    tasks = 8
     write_plan(run, tasks)
     waiting, told, generator = list(range(tasks)), {}, random.Random(5)
     lock = threading.Lock()
@@ -211,7 +211,7 @@ def test_with_eight_processes_and_kills_no_trial_is_lost_or_doubled(run):
                 if not waiting:
                     return
                 task = waiting.pop(0)
-                fatal = generator.uniform(0.5, 2.5) if generator.random() < 0.4 else None
+                fatal = generator.uniform(0.2, 1) if generator.random() < 0.4 else None
             asking = Asking(run, task)
             if fatal is not None:
                 time.sleep(fatal)
