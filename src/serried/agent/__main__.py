@@ -7,8 +7,8 @@ system.
 
 from __future__ import annotations
 
-import _frozen_importlib as bootstrap  # loaded already, as the next one
-import _frozen_importlib_external as bootstrap_external
+import _frozen_importlib_external  # loaded already
+import functools
 import gc
 import importlib
 import marshal
@@ -54,6 +54,7 @@ Later versions run `fetch` and `tidy` of older agents: these names never change.
 """
 
 
+bootstrap: Any = _frozen_importlib_external
 LOCAL_HEADER_BYTES = 30
 PYC_HEADER_BYTES = 16
 
@@ -67,7 +68,7 @@ class ArchiveModules:
         self._directory = directory
         self._file = os.open(importer.archive, os.O_RDONLY)
         known = "serried/agent/__main__.pyc"
-        has_our_byte_code = known in directory and self._read(known)[:4] == bootstrap_external.MAGIC_NUMBER
+        has_our_byte_code = known in directory and self._read(known)[:4] == bootstrap.MAGIC_NUMBER
         self._suffixes = (".pyc", ".py") if has_our_byte_code else (".py",)
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> Optional[ModuleSpec]:
@@ -75,17 +76,14 @@ class ArchiveModules:
         for suffix in self._suffixes:
             for entry in (f"{below}{suffix}", f"{below}/__init__{suffix}"):
                 if entry in self._directory:
-                    return self._spec(name, entry)
+                    path = f"{self._importer.archive}/{entry}"
+                    within = [path.rpartition("/")[0]] if "/__init__." in entry else None
+                    spec: ModuleSpec = bootstrap.spec_from_file_location(
+                        name, path, loader=self, submodule_search_locations=within
+                    )
+                    spec.loader_state = entry
+                    return spec
         return None
-
-    def _spec(self, name: str, entry: str) -> ModuleSpec:
-        path = f"{self._importer.archive}/{entry}"
-        loader: Any = self
-        spec = bootstrap.ModuleSpec(name, loader, origin=path, loader_state=entry)
-        spec.has_location = True
-        if "/__init__." in entry:
-            spec.submodule_search_locations = [path.rpartition("/")[0]]
-        return spec
 
     def create_module(self, _spec: ModuleSpec) -> None:
         """Python creates it."""
@@ -109,13 +107,16 @@ class ArchiveModules:
 
 
 def import_through_one_open_file() -> None:
-    """If this is the main module of an archive, import by the finder above."""
+    """If this is the main module of an archive, import by the finder above, and look at each folder once."""
     importer: Any = sys.path_importer_cache.get(sys.path[0]) if sys.path else None
     # Not documented, but in all Pythons: without it, `zipimport` imports all.
     directories = getattr(sys.modules.get("zipimport"), "_zip_directory_cache", {})
     directory = directories.get(getattr(importer, "archive", ""))
     if directory:
         sys.meta_path.insert(0, ArchiveModules(importer, directory))
+    # Python asks for the state of a folder at each import from there, and for that of a module twice.
+    ask = "_path_stat"
+    setattr(bootstrap, ask, functools.lru_cache(maxsize=None)(getattr(bootstrap, ask)))
 
 
 def main(arguments: List[str]) -> int:

@@ -7,12 +7,12 @@ import os
 import signal
 import sys
 import time
-from typing import Callable, Iterable, List, NamedTuple, Optional, Set
+from typing import Callable, Iterable, List, Optional, Set
 
 from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory
 from serried.agent.node_disk import cleanup
-from serried.base import linux
+from serried.base import NamedTuple, linux
 from serried.schema import names
 
 END_SECONDS = 5.0

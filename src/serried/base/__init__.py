@@ -7,7 +7,50 @@ text, hosts                          durations, sizes, ranges and host lists, re
 archives                             what an archive holds, and its unpacked size
 errors                               the exceptions of Serried
 startup, breakpoints                 what each Python process of a rank does first
+NamedTuple                           as in `typing`, for classes of which a process uses few
 
 Nothing here knows what a run is. Agents and ranks import this room when they start, so its imports must stay few.
 Change with care: the order of write, fsync and rename in `files`, which keeps records intact on a full disk.
 """
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # as in `typing`, which is loaded later
+if TYPE_CHECKING:
+    from typing import Any
+    from typing import NamedTuple as NamedTuple
+else:
+    from _collections import _tuplegetter
+
+    class NamedTuple(tuple):
+        __slots__ = ()
+
+        def __init_subclass__(cls) -> None:
+            fields = cls._fields = tuple(cls.__annotations__)
+            cls._field_defaults = {field: vars(cls)[field] for field in fields if field in vars(cls)}
+            for number, field in enumerate(fields):
+                setattr(cls, field, _tuplegetter(number, None))
+
+        def __new__(cls, *values: Any, **named: Any) -> Any:
+            """Only the first instance makes the constructor: to compile it takes as long as to load a module."""
+            names = ", ".join(cls._fields)
+            made = cls.__new__ = eval(f"lambda cls, {names}: new(cls, ({names},))", {"new": tuple.__new__})  # noqa: S307
+            made.__defaults__ = tuple(cls._field_defaults.values())
+            return made(cls, *values, **named)
+
+        @classmethod
+        def _make(cls, values: Any) -> Any:
+            return cls(*values)
+
+        def __getnewargs__(self) -> tuple[Any, ...]:
+            return tuple(self)
+
+        def __repr__(self) -> str:
+            values = ", ".join(f"{name}={value!r}" for name, value in self._asdict().items())
+            return f"{type(self).__name__}({values})"
+
+        def _asdict(self) -> dict[str, Any]:
+            return dict(zip(self._fields, self))  # noqa: B905 - `strict` is 3.10's
+
+        def _replace(self, **changes: Any) -> Any:
+            return type(self)(**{**self._asdict(), **changes})

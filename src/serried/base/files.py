@@ -12,7 +12,9 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, BinaryIO, Dict, List, Mapping, Optional, Tuple
+
+from serried.base import NamedTuple
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700

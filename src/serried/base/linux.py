@@ -11,7 +11,9 @@ import posixpath
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+from serried.base import NamedTuple
 
 PROC = "/proc"
 CGROUPS = Path("/sys/fs/cgroup")

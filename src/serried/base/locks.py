@@ -11,7 +11,9 @@ import fcntl
 import os
 import time
 from pathlib import Path
-from typing import Callable, Iterator, NamedTuple
+from typing import Callable, Iterator
+
+from serried.base import NamedTuple
 
 SHARED = fcntl.LOCK_SH
 ALONE = fcntl.LOCK_EX

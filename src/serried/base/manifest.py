@@ -12,9 +12,9 @@ import os
 import stat
 import zlib
 from functools import cached_property
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
-from serried.base import copy, tree
+from serried.base import NamedTuple, copy, tree
 
 FILE, FOLDER, LINK, TWIN = "f", "d", "l", "h"
 """Kinds of entries. A twin is a further name (hard link) of the file whose path is its `target`."""

@@ -11,9 +11,8 @@ import pwd
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-from serried.base import linux, shell
+from serried.base import NamedTuple, linux, shell
 
 HAS_PROC = Path(linux.PROC, "self", "stat").exists()
 

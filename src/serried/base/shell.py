@@ -16,9 +16,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
-from serried.base import linux
+from serried.base import NamedTuple, linux
 from serried.base.errors import MissingProgramError, SerriedError
 
 PACKAGES = {

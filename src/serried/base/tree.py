@@ -13,9 +13,7 @@ import fnmatch
 import itertools
 import os
 import re
-import resource
 import stat
-import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -280,8 +278,11 @@ class Crew:
 
     def __init__(self, most: int, beat: Task = lambda: None) -> None:
         """`beat` is called after each piece of work: it shows that the file system responds."""
+        import threading  # most processes that load this module have no trees to walk
+
         self._most = most
         self._beat = beat
+        self._new_thread = threading.Thread
         self._tasks: Deque[Task] = deque()
         self._change = threading.Condition()
         self._threads: List[threading.Thread] = []
@@ -327,7 +328,7 @@ class Crew:
 
     def _hire(self, count: int) -> None:
         for _ in range(min(count, self._most - len(self._threads))):
-            self._threads.append(threading.Thread(target=self._work, daemon=True))
+            self._threads.append(self._new_thread(target=self._work, daemon=True))
             self._threads[-1].start()
 
     def _work(self) -> None:
@@ -365,5 +366,7 @@ class Crew:
 
 def _waits() -> int:
     """How often this thread has waited voluntarily: for a file system or for another thread."""
+    import resource
+
     thread = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # only Linux counts for each thread
     return resource.getrusage(thread).ru_nvcsw

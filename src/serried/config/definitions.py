@@ -11,9 +11,10 @@ import functools
 import re
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from serried import schedulers
+from serried.base import NamedTuple
 from serried.base.errors import did_you_mean
 from serried.config import values
 from serried.config.toml import Keys, dotted

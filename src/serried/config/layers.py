@@ -14,9 +14,10 @@ import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from serried import schedulers
+from serried.base import NamedTuple
 from serried.base.errors import ConfigError, UsageError, did_you_mean
 from serried.config import definitions, shell_words, toml
 from serried.config.definitions import (

@@ -9,8 +9,9 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from serried.base import NamedTuple
 from serried.base.errors import ConfigError
 
 Keys = tuple[str, ...]

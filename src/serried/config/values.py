@@ -14,9 +14,9 @@ import signal
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
-from serried.base import tree
+from serried.base import NamedTuple, tree
 from serried.base.errors import did_you_mean
 from serried.base.text import BadDuration, read_duration, show_duration
 from serried.schema import checkpoints, names, printed_metric, tracking

@@ -15,8 +15,8 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
+from serried.base import NamedTuple
 from serried.base.errors import RunNotFoundError
 from serried.base.files import read_bytes, write_bytes
 from serried.base.text import seconds_of

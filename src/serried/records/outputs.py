@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from serried.base import NamedTuple
 from serried.base import tree as file_tree
 from serried.base.files import read_journal, read_json
 from serried.base.text import seconds_of

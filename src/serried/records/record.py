@@ -10,10 +10,10 @@ import os
 import shutil
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from serried import schedulers
-from serried.base import files
+from serried.base import NamedTuple, files
 from serried.base.errors import SerriedError, UsageError
 from serried.base.files import MODES, PRIVATE_DIRECTORY, make_directory, read_json, write_json
 from serried.schema import SCHEMA, codec, names

@@ -18,8 +18,9 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
+from serried.base import NamedTuple
 from serried.base.files import json_object, numbers, open_regular
 from serried.schema import series
 from serried.schema.layout import AttemptDirectory, TaskDirectory

@@ -11,8 +11,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
+from serried.base import NamedTuple
 from serried.base.files import read_journal, read_json
 from serried.base.text import iso, maker, seconds_of, spell
 from serried.records import index

@@ -8,8 +8,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from serried.base import NamedTuple
 from serried.base.files import read_journal, read_json
 from serried.base.text import show_duration
 from serried.records import outputs

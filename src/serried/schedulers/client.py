@@ -18,10 +18,9 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
 
 from serried import schedulers
-from serried.base import files, shell
+from serried.base import NamedTuple, files, shell
 from serried.base.errors import (
     MissingProgramError,
     SchedulerUnreachable,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
+from serried.base import NamedTuple
 from serried.base.errors import UsageError
 
 PORTABLE = frozenset(

@@ -6,8 +6,9 @@ import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from serried.base import NamedTuple
 from serried.base.files import MODES
 from serried.schema import names
 from serried.schema.layout import RunDirectory, plain

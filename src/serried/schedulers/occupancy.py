@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from serried.base import NamedTuple
 
 SHORTEST_WINDOW_SECONDS = 600
 """A shorter limit than this helps nobody."""

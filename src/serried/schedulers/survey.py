@@ -8,9 +8,9 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from serried.base import files
+from serried.base import NamedTuple, files
 from serried.schema.layout import slug, state_directory
 
 if TYPE_CHECKING:

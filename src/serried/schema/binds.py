@@ -3,7 +3,9 @@ r"""Folders of the host in a container: `/data`, `/host/data:/data`, `/host/data
 from __future__ import annotations
 
 import re
-from typing import List, NamedTuple, Sequence
+from typing import List, Sequence
+
+from serried.base import NamedTuple
 
 LOCAL = "$SLURM_TMPDIR"
 """The beginning of a path on the node's own disk, which only the node knows."""

@@ -17,9 +17,9 @@ import re
 import stat
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
-from serried.base import tree
+from serried.base import NamedTuple, tree
 from serried.base.files import read_json
 
 SCHEMA = 1

@@ -71,8 +71,11 @@ def _object(kind: Any, value: Any) -> Any:
     _plain(dict, value)
     fields = {name: read(value[name]) for name, read in _fields(kind).items() if name in value}
     try:
+        if hasattr(kind, "_fields"):  # without its constructor, which only the first call makes
+            known = {**kind._field_defaults, **fields}
+            return tuple.__new__(kind, [known[name] for name in kind._fields])
         return kind(**fields)
-    except TypeError as error:
+    except (KeyError, TypeError) as error:
         raise ValueError(f"{kind.__name__}: {error}") from error
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from serried.base import files
+from serried.base import NamedTuple, files
 from serried.base.text import counted, spell
 from serried.schema import SCHEMA, exits, names, reasons
 from serried.schema.codec import from_json, known_fields
@@ -133,7 +133,8 @@ class End(NamedTuple):
     def read(cls, path: Path) -> Optional[End]:
         """None without a valid exit.json: then how the attempt ended is to be found out."""
         with contextlib.suppress(ValueError):
-            return cls.from_json(files.read_json(path) or {})
+            document = files.read_json(path)
+            return cls.from_json(document) if document else None
         return None
 
     @classmethod

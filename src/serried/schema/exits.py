@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal as signals
-from typing import Any, Dict, Mapping, NamedTuple, Optional
+from typing import Any, Dict, Mapping, Optional
 
+from serried.base import NamedTuple
 from serried.schema.codec import from_json
 
 

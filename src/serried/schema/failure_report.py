@@ -10,9 +10,9 @@ import contextlib
 import glob
 import re
 from pathlib import Path
-from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Iterable, Iterator, List, Optional, Sequence
 
-from serried.base import files
+from serried.base import NamedTuple, files
 
 
 class FailureReport(NamedTuple):

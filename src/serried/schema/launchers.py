@@ -5,8 +5,9 @@ Options are read to find the program alone: the real launcher gets each of them 
 
 from __future__ import annotations
 
-from typing import Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
 
+from serried.base import NamedTuple
 from serried.schema import names
 
 SUBMITTERS = ("sbatch", "salloc", "qsub")

@@ -7,8 +7,9 @@ declares its settings here, with key and help; `config` reads, checks and docume
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, TypeVar, Union
+from typing import Any, Optional, TypeVar, Union
 
+from serried.base import NamedTuple
 from serried.schema import SCHEMA, codec, names
 from serried.schema.layout import RunDirectory, run_directory
 from serried.schema.successor_commands import part_of, token_of, tokens_of
@@ -59,7 +60,6 @@ def settings(table: type[T]) -> type[T]:
     defaults = table._field_defaults  # type: ignore[attr-defined]
     KEYS[table] = {field: key for field, key in defaults.items() if isinstance(key, Key)}
     defaults.update({field: key.value for field, key in KEYS[table].items()})
-    table.__new__.__defaults__ = tuple(defaults.values())
     return table
 
 

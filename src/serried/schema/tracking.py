@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
+from serried.base import NamedTuple
 from serried.schema import names
 
 TENSORBOARD, WANDB, MLFLOW = "tensorboard", "wandb", "mlflow"

@@ -11,9 +11,10 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from serried import config, schedulers
+from serried.base import NamedTuple
 from serried.base.errors import RunNotFoundError, SchedulerUnreachable, SubmissionUncertain, UsageError
 from serried.base.files import read_json
 from serried.base.text import compress, counted, iso

@@ -17,10 +17,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from serried import schedulers
-from serried.base import shell
+from serried.base import NamedTuple, shell
 from serried.base.errors import SerriedError, SubmissionRefused, SubmissionUncertain, UsageError, reason
 from serried.base.files import MODES, PRIVATE_FILE, make_directory, write_bytes, write_json, write_text
 from serried.base.processes import myself

@@ -24,11 +24,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from serried import schedulers
+from serried.base import NamedTuple, files, shell, tree
 from serried.base import copy as fs_copy
-from serried.base import files, shell, tree
 from serried.base.errors import SerriedError, UsageError
 from serried.base.files import MODES
 from serried.base.tree import Crew

@@ -13,9 +13,10 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from serried import schedulers
+from serried.base import NamedTuple
 from serried.base.errors import UsageError, did_you_mean
 from serried.base.text import show_duration, show_walltime
 from serried.config import shell_words

@@ -12,10 +12,10 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from serried import config, schedulers
-from serried.base import shell
+from serried.base import NamedTuple, shell
 from serried.base.errors import UsageError, did_you_mean, install_hint
 from serried.base.text import iso
 from serried.config import shell_words

@@ -6,9 +6,10 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from serried import config, schedulers
+from serried.base import NamedTuple
 from serried.base.errors import UsageError, did_you_mean
 from serried.base.text import iso
 from serried.config import shell_words, toml, values

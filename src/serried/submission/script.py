@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from serried import schedulers
-from serried.base import files
+from serried.base import NamedTuple, files
 from serried.base.files import MODES
 from serried.schedulers.interface import Script
 from serried.schema.layout import state_directory

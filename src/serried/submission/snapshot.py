@@ -34,9 +34,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from serried.base import shell, tree
+from serried.base import NamedTuple, shell, tree
 from serried.base.errors import MissingProgramError, UsageError
 from serried.base.files import MODES, Modes, make_directory
 from serried.base.text import spell

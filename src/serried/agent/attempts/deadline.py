@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple, Optional
+from typing import Optional
 
 from serried.agent.attempt import Attempt
+from serried.base import NamedTuple
 from serried.schema import names
 
 MARGIN_SECONDS = 15.0

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterator, List, Optional, Sequence, Tuple
 
 from serried.agent import notifications
 from serried.agent.attempt import Attempt
 from serried.agent.attempts import successor_jobs
 from serried.agent.comms import job_environment
 from serried.agent.outcome import reconcile
-from serried.base import files
+from serried.base import NamedTuple, files
 from serried.base.text import iso
 from serried.schema import layout, names, successor_commands
 from serried.schema.endings import Condition, End

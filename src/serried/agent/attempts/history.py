@@ -13,11 +13,11 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Union
+from typing import Any, Dict, List, Optional, Union
 
 from serried.agent.attempt import Attempt
 from serried.agent.outcome.checkpoint_progress import Position
-from serried.base import files
+from serried.base import NamedTuple, files
 from serried.schema.events import JournalEvent, ToAttempt
 from serried.schema.reasons import STOPS, Reason
 

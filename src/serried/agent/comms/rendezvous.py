@@ -6,10 +6,11 @@ import errno
 import os
 import socket
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from serried.agent.comms.channel import ProtocolError, SignedChannel, UnprovenConnection, greet
 from serried.agent.loop import Loop, Timer
+from serried.base import NamedTuple
 from serried.base.channel import Message
 from serried.base.hosts import LOOPBACK, own_addresses
 

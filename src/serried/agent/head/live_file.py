@@ -11,14 +11,14 @@ import json
 import math
 import time
 from array import array
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.attempts.deadline import Deadline
 from serried.agent.comms.node_registry import NodeAgent
 from serried.agent.head.anomalies import Anomalies, Anomaly, NodeSample
-from serried.base import files
+from serried.base import NamedTuple, files
 from serried.base.channel import Message
 from serried.schema import SCHEMA, live
 from serried.schema.live import Node, entries

@@ -6,11 +6,12 @@ all its ranks have started and ended.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from serried.agent.attempt import Attempt
 from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
 from serried.agent.loop import Loop
+from serried.base import NamedTuple
 from serried.base.channel import Message
 from serried.schema import exits
 from serried.schema.events import ToHead, ToNode

@@ -16,12 +16,12 @@ import os
 import shlex
 import shutil
 from pathlib import Path
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.ranks import command
-from serried.base import files
+from serried.base import NamedTuple, files
 from serried.schema import launchers, names
 from serried.schema.command_lines import fill
 from serried.schema.launchers import LauncherVariables

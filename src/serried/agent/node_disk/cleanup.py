@@ -9,12 +9,12 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, Optional
 
 from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.node_disk import folder, shared_cache
-from serried.base import files, locks
+from serried.base import NamedTuple, files, locks
 from serried.schema import names, successor_commands
 from serried.schema.events import JournalEvent
 

@@ -11,10 +11,10 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from serried.agent.attempt import Attempt
-from serried.base import files, locks, tree
+from serried.base import NamedTuple, files, locks, tree
 from serried.schema import names
 
 MOUNTS = "/proc/self/mountinfo"

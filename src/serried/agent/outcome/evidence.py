@@ -6,9 +6,10 @@ The nodes' journals are read only where the head's is incomplete because the hea
 from __future__ import annotations
 
 import signal
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from serried.agent.outcome.checkpoint_progress import Saved
+from serried.base import NamedTuple
 from serried.schema import names
 from serried.schema.codec import from_json
 from serried.schema.endings import UncopiedOutputs, missing_outputs

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Optional, Sequence
+from typing import List, Optional, Sequence
 
 from serried.agent.outcome import diagnose
 from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, FirstFailure, Obstacle, ignored_failure
+from serried.base import NamedTuple
 from serried.base.text import iso
 from serried.schema import endings, names
 from serried.schema.endings import Condition, End, FailureRecord, UncopiedOutputs

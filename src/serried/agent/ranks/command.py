@@ -6,10 +6,11 @@ import functools
 import json
 import os
 from pathlib import Path
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
+from typing import Dict, List, Mapping, Optional, Sequence, Set
 
 from serried.agent import containers, system
 from serried.agent.attempt import Attempt
+from serried.base import NamedTuple
 from serried.schema import command_lines, failure_report, launchers, names, tracking
 from serried.schema.command_lines import OF_ENVIRONMENT, used_variables
 

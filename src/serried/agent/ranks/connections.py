@@ -9,11 +9,11 @@ from __future__ import annotations
 import ipaddress
 import os
 import time
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 from serried.agent.attempt import Attempt
 from serried.agent.loop import Loop
-from serried.base import linux
+from serried.base import NamedTuple, linux
 from serried.schema.events import ToHead
 
 LISTEN = "0A"

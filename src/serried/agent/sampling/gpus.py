@@ -10,9 +10,9 @@ import abc
 import itertools
 import os
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
-from serried.base import linux
+from serried.base import NamedTuple, linux
 from serried.schema import names
 
 Device = Dict[str, Any]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Callable, List, NamedTuple, Optional
+from typing import Callable, List, Optional
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.helper_process import HelperProcess
 from serried.agent.loop import Loop
+from serried.base import NamedTuple
 from serried.base.channel import Message
 from serried.schema import codec, live
 from serried.schema.events import ToHead, ToSampler

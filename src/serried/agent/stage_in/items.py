@@ -24,12 +24,12 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import Callable, Collection, Dict, Iterator, List, NamedTuple, Optional, Tuple, TypeVar, Union
+from typing import Callable, Collection, Dict, Iterator, List, Optional, Tuple, TypeVar, Union
 
 from serried.agent.node_disk import shared_cache
 from serried.agent.node_disk.folder import boot
 from serried.agent.stage_in.archives import Reading
-from serried.base import copy, files, locks, tree
+from serried.base import NamedTuple, copy, files, locks, tree
 from serried.base.manifest import FILE, FOLDER, LINK, SPARSE, TWIN, Manifest, scan
 
 Bytes = Union[bytes, bytearray]

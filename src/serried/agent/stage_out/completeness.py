@@ -6,9 +6,9 @@ import os
 import stat
 import time
 from pathlib import Path
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
-from serried.base import linux, tree
+from serried.base import NamedTuple, linux, tree
 from serried.schema import checkpoints
 
 QUIET_SECONDS = 1.5

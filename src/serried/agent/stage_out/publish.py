@@ -16,11 +16,11 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from serried.agent.attempt import Attempt
 from serried.agent.stage_out.completeness import Artifact, fingerprint_of, is_append_only_text
-from serried.base import copy, files, tree
+from serried.base import NamedTuple, copy, files, tree
 from serried.schema import checkpoints
 from serried.schema.layout import CHECKPOINTS, RESULTS
 

@@ -14,7 +14,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from serried.agent import helper_process
 from serried.agent.attempt import Attempt, run_directory, set_umask
@@ -22,7 +22,7 @@ from serried.agent.node_disk.folder import JOBS, SCRATCH, discard, remove_empty_
 from serried.agent.stage_out import completeness, publish
 from serried.agent.stage_out.completeness import Artifact, is_append_only_text
 from serried.agent.stage_out.publish import ChangedError, OutOfTimeError, Publisher
-from serried.base import copy, files, locks
+from serried.base import NamedTuple, copy, files, locks
 from serried.base.tree import Crew
 from serried.schema import checkpoints, names
 from serried.schema.endings import UNWATCHED, outputs_left_out

@@ -8,7 +8,8 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+
+from serried.base import NamedTuple
 
 LOCAL = "local"
 FOLDER = Path(__file__).parent

@@ -10,8 +10,9 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from serried.base import NamedTuple
 from serried.base.errors import UsageError
 from serried.schedulers.local import jobs
 from serried.schedulers.local.jobs import SlotTable

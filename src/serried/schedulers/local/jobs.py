@@ -25,9 +25,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from serried.base import files, linux, processes, shell
+from serried.base import NamedTuple, files, linux, processes, shell
 from serried.base.errors import UsageError
 from serried.base.processes import Process
 from serried.schedulers.interface import Job

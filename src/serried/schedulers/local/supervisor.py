@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
-from serried.base import processes, shell
+from serried.base import NamedTuple, processes, shell
 from serried.base.errors import SerriedError, UsageError
 from serried.base.files import MODES, make_directory
 from serried.schedulers import scrub

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from serried.base import NamedTuple
 from serried.base.text import clock_seconds, memory_bytes, show_duration
 from serried.schedulers.directives import (
     Directive,
