@@ -2,6 +2,7 @@ import errno
 import os
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -222,6 +223,13 @@ def test_repeats_are_tasks():
 
     assert run.wait(900) == "COMPLETED"
     assert [task.logs() for task in run.tasks] == ["0\n", "1\n"]
+
+
+def test_an_error_that_nobody_catches_shows_what_another_program_said_and_its_hint():
+    error = UsageError("no", details="sbatch: no", hint="ask")
+    error.hint = "try again"
+    lines = ["serried.base.errors.UsageError: no\n", "sbatch: no\n", "hint: try again\n"]
+    assert traceback.format_exception_only(error) == lines
 
 
 def test_what_cannot_be_is_an_error():

@@ -113,7 +113,7 @@ with st.session(seed=3) as run:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter -= 0.1 * parameter.grad
-        run.log(step, loss=loss)
+        run.log(loss=loss, step=step)
         if run.stop_reason():
             if run.is_main:
                 os.makedirs(os.path.dirname(path), exist_ok=True)

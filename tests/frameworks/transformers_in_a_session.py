@@ -17,7 +17,7 @@ class LeaveInTime(TrainerCallback):
             control.should_save = control.should_training_stop = True
 
     def on_save(self, args, state, control, **_):
-        if self.run.stop_requested:
+        if self.run.should_stop:
             self.run.saved_for_stop(state.global_step)
 
 

@@ -76,9 +76,16 @@ def because_of(cause):
     return error
 
 
+def noted(error):
+    error.__notes__ = ["of batch 3"]  # as by `add_note`, from Python 3.11 on
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
+        (noted(ValueError("no")), (1, None, "ValueError: no")),
+        (SyntaxError("no", ("train.py", 1, 1, "x y")), (1, None, "SyntaxError: no")),
         (because_of(Incomparable("yes")), (1, None, f"{Incomparable.__module__}.Incomparable: no")),
         (SystemExit(5), (5, None, "SystemExit: 5")),
         (SystemExit("no data"), (1, None, "SystemExit: no data")),

@@ -54,7 +54,7 @@ with st.session() as run:
             break
     else:
         raise SystemExit("never told to stop")
-    if not run.stop_requested:
+    if not run.should_stop:
         print(json.dumps([run.rank, run.attempt, first, step, None]), flush=True)
 """
 

@@ -150,16 +150,16 @@ import json, sys, torch
 import serried.train as st
 
 with st.session(metrics_file=None) as run:
-    run.log({"loss": 1.0, 7: 2}, step=3)
-    run.log(4, loss=1.0)
-    run.log(5.0, {"loss": 1.0}, top=1)
-    run.log(torch.tensor(6), loss=1.0)
+    run.log({"loss": 1.0, "values": 2}, step=3)
+    run.log(step=4, loss=1.0)
+    run.log({"loss": 1.0}, step=5.0, top=1)
+    run.log(step=torch.tensor(6), loss=1.0)
     run.log({"loss": 1.0})
     run.flush()
     refused = []
     for call in (
-        lambda: run.log("loss", 1), lambda: run.log([1]), lambda: run.log(0.5, loss=1),
-        lambda: run.log(step={"loss": 1}),
+        lambda: run.log("loss", 1), lambda: run.log([1]), lambda: run.log("loss"), lambda: run.log(3, loss=1),
+        lambda: run.log({7: 1.0}), lambda: run.log(step={"loss": 1}), lambda: run.log(step=0.5, loss=1),
         lambda: run.log({"loss": [1, 2]}), lambda: run.saved_for_stop("last.pt"), lambda: run.all_reduce_max(0.5),
         lambda: run.broadcast_object(0, {"a": 1}), lambda: run.loader([1], 64), lambda: run.loader(64, [1]),
     ):
@@ -173,13 +173,13 @@ with st.session(metrics_file=None) as run:
 
 def test_calls_with_swapped_or_mistyped_arguments_are_refused_at_once(path):
     (ended,) = run(CALLS.replace("None", repr(str(path))), world_size=1)
-    assert answers(ended) == [[10, False]], ended.errors
+    assert answers(ended) == [[13, False]], ended.errors
     assert steps(path) == [
-        {"step": 3, "loss": 1.0, "7": 2},
+        {"step": 3, "loss": 1.0, "values": 2},
         {"step": 4, "loss": 1.0},
         {"step": 5, "loss": 1.0, "top": 1},
         {"step": 6, "loss": 1.0},
         {"step": 7, "loss": 1.0},
     ]
     (ended,) = run(CALLS, world_size=1)  # as in a plain `python train.py`
-    assert answers(ended) == [[10, False]], ended.errors
+    assert answers(ended) == [[13, False]], ended.errors

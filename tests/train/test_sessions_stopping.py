@@ -22,7 +22,7 @@ with st.session() as run:
         if step == 5:
             print("going", flush=True)
         if run.stop_reason():
-            print(json.dumps([step, run.stop_reason(), run.stop_requested]), flush=True)
+            print(json.dumps([step, run.stop_reason(), run.should_stop]), flush=True)
             SAVE
             break
 """
@@ -65,6 +65,20 @@ def test_term_is_a_request_to_save_where_an_agent_stands_behind_it(tmp_path):
     processes[0].send_signal(signal.SIGTERM)
     first, second = train_ranks.finish(processes)
     assert (json.loads(first.output)[1], first.status, second.status) == ("preempt", 85, 85)
+
+
+NEVER_ASKS = """
+import serried.train as st
+with st.session() as run:
+    print(run.should_stop)
+"""
+
+
+def test_a_rank_that_reads_should_stop_and_never_asks_the_others_is_told_when_it_would_have_mattered(tmp_path):
+    (tmp_path / "stop-0").write_text("limit")
+    (ended,) = train_ranks.run(NEVER_ASKS, 1, **stop_files(tmp_path, 1)[0])
+    assert ended.output == "False\n"
+    assert "`run.should_stop` needs a `ckpt.step()` or `run.stop_reason()` in each step" in ended.errors
 
 
 WAITS = """

@@ -28,7 +28,7 @@ with st.session() as run:
             optimizer.step()
             if ckpt.step():
                 break
-    run.print("left at", ckpt.steps, "in epoch", epoch, run.is_smoke, run.stop_requested)
+    run.print("left at", ckpt.steps, "in epoch", epoch, run.is_smoke, run.should_stop)
 """
 
 

@@ -33,7 +33,7 @@ def train(path, *, every=1, total=None, first=None, **options):
             for _ in loader:
                 count += 1
                 if count % every == 0:
-                    run.log(None if first is None else count - 1 + first, loss=1.0)
+                    run.log(loss=1.0, step=None if first is None else count - 1 + first)
             assert len(list(evaluation)) == 3
 
 

@@ -103,7 +103,7 @@ import serried.train as st
 with st.session() as run:
     first = 1 if run.attempt == 1 else 3
     for step in range(first, first + 4):
-        run.log(step, value=10 * run.attempt + step)
+        run.log(value=10 * run.attempt + step, step=step)
 """
 
 

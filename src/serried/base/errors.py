@@ -29,8 +29,8 @@ class SerriedError(Exception):
     """The base class.
 
     `message` is one sentence in lower case without a full stop. `hint` is the next step. `details` are the words of
-    another program, such as a scheduler's stderr. If callers decide on the error, `code` identifies it, and `about` is
-    the name that it is about.
+    another program, such as a scheduler's stderr. Both are notes of the exception, for tracebacks. If callers decide on
+    the error, `code` identifies it, and `about` is the name that it is about.
     """
 
     exit_code = 1
@@ -46,10 +46,19 @@ class SerriedError(Exception):
     ) -> None:
         super().__init__(message)
         self.message = message
-        self.hint = hint
         self.details = details
+        self.hint = hint
         self.code = code
         self.about = about
+
+    @property
+    def hint(self) -> str | None:
+        return self._hint
+
+    @hint.setter
+    def hint(self, hint: str | None) -> None:
+        self._hint = hint
+        self.__notes__ = [*filter(None, [self.details, hint and f"hint: {hint}"])]  # Python 3.11 prints them
 
 
 def install_hint(extra: str) -> str:

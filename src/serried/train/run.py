@@ -57,6 +57,7 @@ T = TypeVar("T")
 
 _HANDLER = "serried"
 _END: Any = object()
+_LOG_HINT = 'hint: `run.log(loss=x)`, `run.log({"loss": x}, step=3)`'
 
 
 class SessionExit(BaseException):
@@ -283,7 +284,7 @@ class Session:
                 yield epoch
             finally:
                 self._progress.is_within = False
-            if self.is_saved or self.stop_requested:  # perhaps within this epoch
+            if self.is_saved or self.should_stop:  # perhaps within this epoch
                 return
             self._progress.epoch = epoch + 1
             for checkpoints in self.all_checkpoints:
@@ -291,21 +292,21 @@ class Session:
         for checkpoints in self.all_checkpoints:
             checkpoints.finish()
 
-    def log(
-        self, *step_or_values: Union[int, Mapping[str, Any], None], step: Optional[int] = None, **values: Any
-    ) -> None:
-        """Log values for a step: `run.log(loss=x)`, `run.log(10, loss=x)`, `run.log({"loss": x}, step=10)`.
+    def log(self, values: Optional[Mapping[str, Any]] = None, /, *, step: Optional[int] = None, **named: Any) -> None:
+        """Log values for a step: `run.log(loss=x)` or `run.log({"loss": x})`; `step=10` names the step.
 
         The default is the step after the last. The tracker's sinks get the values, too.
 
-        Raises TypeError at once if a step or a value has another type, even if nothing is written.
+        Raises TypeError at once for anything else, even if nothing is written.
         """
-        for each in step_or_values:
-            if isinstance(each, Mapping):
-                values = {**{str(name): value for name, value in each.items()}, **values}
-            elif each is not None:
-                step = _step(each)
-        self._log(None if step is None else _step(step), values)
+        if values is not None:
+            if not isinstance(values, Mapping):
+                raise TypeError(f"`run.log` takes values by name, not a {type(values).__name__}\n{_LOG_HINT}")
+            unnamed = [name for name in values if not isinstance(name, str)]
+            if unnamed:
+                raise TypeError(f"the name of a value is a string, not {unnamed[0]!r}\n{_LOG_HINT}")
+            named = {**values, **named}
+        self._log(None if step is None else _step(step), named)
 
     def _log(self, step: Optional[int], values: Dict[str, Any], *, is_last: bool = False) -> int:
         """As `log`; `is_last`: pass all values to the sinks now. Returns the step."""
@@ -392,8 +393,13 @@ class Session:
         self._stop.agree_next()
 
     @property
-    def stop_requested(self) -> bool:
-        """Whether `stop_reason()` or `ckpt.step()` has reported a stop request. Not collective."""
+    def should_stop(self) -> bool:
+        """Whether the ranks were asked to save and leave: what the last `ckpt.step()` or `stop_reason()` found.
+
+        Asks no other rank, so it may be read anywhere.
+        """
+        if not self.smoke.steps and self._listener.reason() is not None:
+            warnings.warn("`run.should_stop` needs a `ckpt.step()` or `run.stop_reason()` in each step", stacklevel=2)
         return self._stop.agreed is not None or self.smoke.is_over
 
     @property
@@ -467,10 +473,7 @@ def _step(value: Any) -> int:
     except TypeError:
         if isinstance(value, float) and value.is_integer():
             return int(value)
-        raise TypeError(
-            f"a step is an integer, not a {type(value).__name__}\n"
-            'hint: `run.log(loss=x)` or `run.log({"loss": x}, step=3)` logs a value'
-        ) from None
+        raise TypeError(f"a step is an integer, not a {type(value).__name__}\n{_LOG_HINT}") from None
 
 
 def _elsewhere(directory: Optional[Path]) -> Optional[Path]:

@@ -237,7 +237,9 @@ def _report(error: BaseException, who: Identity, at: float, order: Optional[int]
     while cause is not None and all(cause is not each for each in chain):  # by identity: `==` may be the user's
         chain.append(cause)
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    lines = [traceback.format_exception_only(type(each), each)[-1].partition("\n")[0] for each in chain]
+    # Lines of source come before the line with the message, notes after it.
+    printed = [traceback.format_exception_only(type(each), each) for each in chain]
+    lines = [next(line for line in each if line[0] != " ").partition("\n")[0] for each in printed]
     lost_peer = failure_report.comes_from_a_lost_peer(lines)
     report = failure_report.FailureReport(who.world_size, at, code, number, lines[0][:LONGEST_ERROR], lost_peer, order)
     _in_failure_report(failure_report.write, who, report)
