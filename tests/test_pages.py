@@ -25,10 +25,9 @@ def exit_codes() -> set[int]:
     return {0, 130} | {kind.exit_code for kind in kinds if issubclass(kind, errors.SerriedError)}
 
 
-@for_each("page", ["README.md", "docs/exit-codes.md"])
 @for_each("code", sorted(exit_codes()))
-def test_every_exit_code_is_documented(page: str, code: int):
-    assert f"\n| {code} |" in (ROOT / page).read_text(encoding="utf-8")
+def test_every_exit_code_is_documented(code: int):
+    assert f"\n| {code} |" in (ROOT / "docs" / "exit-codes.md").read_text(encoding="utf-8")
 
 
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]

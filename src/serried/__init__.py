@@ -11,6 +11,8 @@ Importing this loads nothing: each name below comes from its module when it is f
 
 from __future__ import annotations
 
+__version__ = "0.1.0"
+
 TYPE_CHECKING = False  # as typing's, which would cost as much as everything else here
 if TYPE_CHECKING:
     from serried.api import Output, Run, find, map, runs, submit  # noqa: A004 - as Python's own

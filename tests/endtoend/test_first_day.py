@@ -1,4 +1,4 @@
-"""docs/first-day.md and the first example of README.md: their commands, typed in turn, print what the pages show."""
+"""Commands of docs/first-day.md, docs/debugging.md and README.md, typed in turn, print what the pages show."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ import transcripts
 from place import Place
 
 ROOT = Path(__file__).parents[2]
+FAILS_ON_RANK_3 = """import os
+
+if os.environ["SLURM_PROCID"] == "3":
+    raise ValueError("loss is nan")
+"""
 
 
 @pytest.fixture
@@ -66,11 +71,26 @@ def test_the_first_day_goes_as_its_page_shows(typed, tmp_path: Path) -> None:
     assert page == renewed, f"cp {tmp_path / path.name} {path}"
 
 
-def test_the_first_failure_is_reported_as_the_readme_shows(typed, tmp_path: Path) -> None:
-    path = ROOT / "README.md"
-    before, heading, rest = path.read_text(encoding="utf-8").partition("## What it looks like\n")
+def test_the_first_failure_is_reported_as_its_page_shows(typed, tmp_path: Path) -> None:
+    path = ROOT / "docs" / "debugging.md"
+    before, heading, rest = path.read_text(encoding="utf-8").partition("## A rank that fails\n")
     example, following, after = rest.partition("\n## ")
     write_files(example, tmp_path / "digits")
     renewed = transcripts.renew(example, typed)
     (tmp_path / path.name).write_text(f"{before}{heading}{renewed}{following}{after}", encoding="utf-8")
     assert example == renewed, f"cp {tmp_path / path.name} {path}"
+
+
+def test_a_failure_behind_a_pipe_is_reported_as_the_readme_shows(typed, tmp_path: Path) -> None:
+    path = ROOT / "README.md"
+    page = path.read_text(encoding="utf-8")
+    [lines] = re.findall(r"(?ms)^```bash\n(.*?)^```$", page)
+    script = f"#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=2\n{lines}"
+    (tmp_path / "digits" / "train.sbatch").write_text(script, encoding="utf-8")
+    (tmp_path / "digits" / "train.py").write_text(FAILS_ON_RANK_3, encoding="utf-8")
+    run = typed("serried submit train.sbatch").split()[-1]
+    typed(f"serried wait {run}")
+    [shown] = re.findall(r"(?m)^(\w{6}) train FAILED", page)
+    renewed = transcripts.renew(page, lambda command: typed(command).replace(run, shown))
+    (tmp_path / path.name).write_text(renewed, encoding="utf-8")
+    assert page == renewed, f"cp {tmp_path / path.name} {path}"

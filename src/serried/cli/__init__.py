@@ -14,7 +14,6 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
@@ -181,16 +180,9 @@ def _may_lose_its_reader(ctx: click.Context | None = None) -> Iterator[None]:
 def _print_version(ctx: click.Context, param: click.Parameter, is_wanted: bool) -> None:  # noqa: ARG001
     if not is_wanted or ctx.resilient_parsing:
         return
-    import importlib.metadata
+    import serried as package
 
-    try:
-        version = importlib.metadata.version("serried")
-    except importlib.metadata.PackageNotFoundError:
-        import tomllib
-
-        tree = Path(__file__).resolve().parents[3] / "pyproject.toml"  # not installed
-        version = tomllib.loads(tree.read_text())["project"]["version"] if tree.is_file() else "unknown"
-    click.echo(f"serried, version {version}")
+    click.echo(f"serried, version {package.__version__}")
     ctx.exit()
 
 
