@@ -25,12 +25,12 @@ def attempts(stops, starts):
 
 
 def train_all(folder):
-    """Four ranks, long-lived, train: without a stop, with 26 in all, and at last one of them alone."""
+    """Four ranks, long-lived, train: without a stop, with 15 in all, and at last one of them alone."""
     draw = random.Random()
     seed = draw.randrange(10_000)
     draw.seed(seed)
-    stops = {"map": draw.sample(range(1, STEPS), 16), "stream": draw.sample(range(1, STEPS), 10)}
-    starts = {"map": {3: "fork", 11: "forkserver", 12: "spawn"}, "stream": {5: "fork"}}
+    stops = {"map": draw.sample(range(1, STEPS), 9), "stream": draw.sample(range(1, STEPS), 6)}
+    starts = {"map": {3: "fork", 6: "forkserver", 7: "spawn"}, "stream": {3: "fork"}}
     plan = [
         {"name": f"{kind}-{how}", "data": kind, "attempts": attempts(stops[kind] if how == "stopped" else [], started)}
         for kind in stops
@@ -59,7 +59,7 @@ def curve(folder, name):
 
 
 def test_four_ranks_stopped_after_random_steps_have_the_losses_of_ranks_that_were_not(tmp_path):
-    """16 stops with data by index, 10 with a stream; workers by fork, forkserver, spawn, and none."""
+    """9 stops with data by index, 6 with a stream; workers by fork, forkserver, spawn, and none."""
     train_all(tmp_path)
     for data in ("map", "stream"):
         whole = [curve(tmp_path, f"{data}-whole/metrics-{rank}.jsonl") for rank in range(RANKS)]

@@ -6,7 +6,6 @@ import json
 import re
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -95,11 +94,13 @@ def test_a_script_run_plainly_is_a_session_of_one():
     assert answers(only) == [alone]
 
 
-def test_torchruns_ranks_find_one_another(tmp_path):
-    script = tmp_path / "train.py"
+def test_torchruns_ranks_find_one_another(tmp_path, torch_python):
+    torchrun, script = tmp_path / "torchrun.py", tmp_path / "train.py"
+    torchrun.write_text("from torch.distributed.run import main\nmain()")
     script.write_text(TOGETHER)
+    options = ("--standalone", "--nproc-per-node=2", "--no-python")
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)],
+        [*torch_python, str(torchrun), *options, *torch_python, str(script)],
         env=train_ranks.environment(),
         capture_output=True,
         text=True,
@@ -292,12 +293,12 @@ with st.session() as run:
 """
 
 
-def test_a_worker_that_comes_to_the_scripts_session_is_told_how_to_keep_it_out(tmp_path):
+def test_a_worker_that_comes_to_the_scripts_session_is_told_how_to_keep_it_out(tmp_path, torch_python):
     """It would be a second rank, for which `gloo` waits three minutes, and then blames the network."""
     script = tmp_path / "train.py"
     script.write_text(UNGUARDED)
     done = subprocess.run(
-        [sys.executable, str(script)],
+        [*torch_python, str(script)],
         env=train_ranks.environment(),
         capture_output=True,
         text=True,

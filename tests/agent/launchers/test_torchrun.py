@@ -125,9 +125,12 @@ group.destroy_process_group()
 """
 
 
-def test_torchruns_on_several_nodes_start_ranks_again_that_one_nodes_failure_took_down(torchrun):
+def test_torchruns_on_several_nodes_start_ranks_again_that_one_nodes_failure_took_down(
+    torchrun, torch_python, tmp_path
+):
     """Each counts its own failures, and ranks that met under that count would wait for each other for ever."""
-    run = torchrun([PYTHON, "-c", FAILS_ONCE], max_restarts=1, nodes=2, ranks=1)
+    (tmp_path / "fails_once.py").write_text(FAILS_ONCE)
+    run = torchrun([*torch_python, str(tmp_path / "fails_once.py")], max_restarts=1, nodes=2, ranks=1)
 
     assert run.wait() == 0, run.log
     assert run.exit["nodes"] == ["fake1", "fake2"]
