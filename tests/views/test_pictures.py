@@ -125,7 +125,7 @@ def test_a_sweep_without_a_value_is_refused(tmp_path):
         pictures.draw_sweep(a_sweep(["FAILED", "PENDING"]), tmp_path / "sweep.png")
 
 
-@pytest.mark.parametrize("suffix", [".png", ".svg", ".PDF"])
+@pytest.mark.parametrize("suffix", [".svg", ".PDF"])
 def test_hostile_names_and_values_are_drawn_as_they_are(suffix, tmp_path):
     def hostile(generator):
         return {f"{name} $_{{^ {'n' * 80}": generator.choice(HOSTILE) for name in ("a", "b\n", "<&", "$x$")}
@@ -133,7 +133,7 @@ def test_hostile_names_and_values_are_drawn_as_they_are(suffix, tmp_path):
     results = a_sweep([*range(30), 1e308, -1e308], draw=hostile, metric="$acc_{$\n\x00<&", definition=None)
     written = pictures.draw_sweep(results, tmp_path / f"out{suffix}")
     assert len(written) == 3
-    starts = {".png": b"\x89PNG", ".svg": b"<?xml", ".PDF": b"%PDF"}
+    starts = {".svg": b"<?xml", ".PDF": b"%PDF"}
     for path in written:
         assert path.read_bytes().startswith(starts[suffix])
         if suffix == ".svg":
