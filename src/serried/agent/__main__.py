@@ -8,7 +8,6 @@ system.
 from __future__ import annotations
 
 import _frozen_importlib_external  # loaded already
-import functools
 import gc
 import importlib
 import marshal
@@ -107,16 +106,13 @@ class ArchiveModules:
 
 
 def import_through_one_open_file() -> None:
-    """If this is the main module of an archive, import by the finder above, and look at each folder once."""
+    """If this is the main module of an archive, import by the finder above."""
     importer: Any = sys.path_importer_cache.get(sys.path[0]) if sys.path else None
     # Not documented, but in all Pythons: without it, `zipimport` imports all.
     directories = getattr(sys.modules.get("zipimport"), "_zip_directory_cache", {})
     directory = directories.get(getattr(importer, "archive", ""))
     if directory:
         sys.meta_path.insert(0, ArchiveModules(importer, directory))
-    # Python asks for the state of a folder at each import from there, and for that of a module twice.
-    ask = "_path_stat"
-    setattr(bootstrap, ask, functools.lru_cache(maxsize=None)(getattr(bootstrap, ask)))
 
 
 def main(arguments: List[str]) -> int:

@@ -22,11 +22,19 @@ if TYPE_CHECKING:
 else:
     from _collections import _tuplegetter
 
-    class NamedTuple(tuple):
+    class _WithoutDictionary(type):
+        def __new__(cls, name: str, bases: Any, content: dict[str, Any]) -> Any:
+            return super().__new__(cls, name, bases, {**content, "__slots__": ()})
+
+    class NamedTuple(tuple, metaclass=_WithoutDictionary):
+        """As in `typing`, where each class takes 0.1 ms. An agent and a submit make a hundred classes, and use few."""
+
         __slots__ = ()
 
         def __init_subclass__(cls) -> None:
-            fields = cls._fields = tuple(cls.__annotations__)
+            if cls.__base__ is not NamedTuple:
+                raise TypeError(f"{cls.__name__} extends a named tuple, which cannot be extended")
+            fields = cls._fields = cls.__match_args__ = tuple(cls.__annotations__)
             cls._field_defaults = {field: vars(cls)[field] for field in fields if field in vars(cls)}
             for number, field in enumerate(fields):
                 setattr(cls, field, _tuplegetter(number, None))
@@ -35,6 +43,7 @@ else:
             """Only the first instance makes the constructor: to compile it takes as long as to load a module."""
             names = ", ".join(cls._fields)
             made = cls.__new__ = eval(f"lambda cls, {names}: new(cls, ({names},))", {"new": tuple.__new__})  # noqa: S307
+            made.__qualname__ = f"{cls.__name__}.__new__"  # for the messages of errors
             made.__defaults__ = tuple(cls._field_defaults.values())
             return made(cls, *values, **named)
 
