@@ -255,7 +255,7 @@ def test_an_end_tells_of_the_rest_when_what_was_missing_is_fetched(make):
     outputs.mark_fetched(Selection(made.record), found)
     end = read_json(made.where.task(None).exit) or {}
     message = "node n2 was lost; files that had stayed on nodes were fetched later; another attempt continues"
-    assert (end["message"], "missing" in end) == (message, False)
+    assert (end["message"], end["missing"]) == (message, [])
     assert [one["code"] for one in end["conditions"]] == ["node-lost", "results-fetched", "continues"]
 
     # An end of an earlier version has no conditions.
@@ -264,6 +264,21 @@ def test_an_end_tells_of_the_rest_when_what_was_missing_is_fetched(make):
     added = "; files that had stayed on nodes were fetched later"
     message = (read_json(old.where.task(None).exit) or {})["message"]
     assert message == f"node n2 was lost; files could not be copied back{added}"
+
+
+def test_a_fetch_changes_nothing_that_a_later_version_has_written(make):
+    later = {"schema": 2, "state": "SUSPENDED", "wakes": {"at": 7}, "nodes": {"n1": 1}, "conditions": []}
+    made = make().ending(**later, missing=[{**FULL, "problem": ["No", "space"]}, "n3"])
+    paths = made.where.exit, made.where.task(None).attempt(1).exit
+    before = [read_json(path) for path in paths]
+    (found,) = outputs.missing(Selection(made.record), has_ended=True)
+
+    outputs.mark_lost(Selection(made.record), found)
+    assert [read_json(path) for path in paths] == [{**end, "missing": [{**ON_N2, "is_lost": True}]} for end in before]
+    outputs.mark_fetched(Selection(made.record), found)
+    for path, end in zip(paths, before, strict=True):
+        told = {name: end[name] for name in ("message", "conditions")}
+        assert {**(read_json(path) or {}), **told} == {**end, "missing": []}
 
 
 def test_what_nodes_have_of_a_run_that_nobody_lived_to_tell_of_is_known_by_their_journals(make, monkeypatch):

@@ -38,6 +38,19 @@ from tables import for_each
             ),
             "did you mean `60m`, `60h` or `60s`?",
         ),
+        (
+            "[defaults.environment]\ninherit = 3",
+            "serried.toml:2: `defaults.environment.inherit` must be names of environment variables, not `3`",
+            None,
+        ),
+        (
+            "[defaults.limit]\noutput_timeout = ['1h']",
+            (
+                "serried.toml:2: `defaults.limit.output_timeout` must be a duration such as `90m`, `1h30m` or "
+                "`2-00:00:00`, not `['1h']`"
+            ),
+            None,
+        ),
         ("resources = 3", "serried.toml:1: unknown key `resources`", "known here: `project`, `defaults`, "),
         ("defaults = 3", "serried.toml:1: `defaults` is a table, not a value", "write `[defaults]`"),
         (

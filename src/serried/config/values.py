@@ -253,7 +253,7 @@ def inherit(value: Any) -> str | tuple[str, ...]:
         return str(value)
     if isinstance(value, str):
         raise BadValue(f"must be `all`, `none` or a list of names, not `{_shown(value)}`", f'for one name: ["{value}"]')
-    variable_names([re.sub(r"[*?]", "_", item) if isinstance(item, str) else item for item in value])
+    variable_names([re.sub(r"[*?]", "_", item) if isinstance(item, str) else item for item in _listed(value)])
     return texts(value)
 
 
@@ -525,7 +525,7 @@ COUNT_OR_NONE = Kind("whole number from 0", whole(0), "N")
 DURATION = Kind("duration", duration, "TIME", show=show_duration)
 DURATION_OR_OFF = Kind(
     "duration, or `off`",
-    lambda value: None if _is_off(value) or value in {0, "0"} else duration(value),
+    lambda value: None if _is_off(value) or value in (0, "0") else duration(value),
     "TIME",
     show=show_duration,
 )

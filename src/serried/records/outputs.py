@@ -17,7 +17,7 @@ from typing import Any
 
 from serried.base import NamedTuple
 from serried.base import tree as file_tree
-from serried.base.files import read_journal, read_json
+from serried.base.files import read_journal, read_json, write_json
 from serried.base.text import seconds_of
 from serried.records.index import Selection
 from serried.records.record import RecordUnreadable
@@ -207,9 +207,12 @@ def _change_exits(selection: Selection, entry: MissingOutputs, change: Callable[
     record = selection.record
     place = record.where.task(entry.task)
     for path in (place.attempt(entry.attempt).exit, place.exit):
-        end = End.read_known(path)
-        if end is not None and end.missing:
-            change(end).write(path, path.stat().st_mode & 0o777)
+        document = read_json(path) or {}
+        end = End.of(document)
+        if end.missing:  # what a later version has written beside it stays
+            known, changed = end.to_json(), {"missing": [], **change(end).to_json()}
+            facts = {name: value for name, value in changed.items() if value != known.get(name)}
+            write_json(path, {**document, **facts}, path.stat().st_mode & 0o777)
     if record.end is not None and record.end.missing:
         record.write_end(change(record.end))
 

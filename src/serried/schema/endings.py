@@ -35,7 +35,7 @@ def conditions_of(document: Mapping[str, Any]) -> Tuple[Condition, ...]:
     """The conditions of an exit.json; its cause and message if an earlier version wrote it without conditions."""
     stated = document.get("conditions")
     with contextlib.suppress(ValueError):
-        if isinstance(stated, list):
+        if stated and isinstance(stated, list):
             return tuple(from_json(Condition, condition) for condition in stated)
     return (condition_of(document.get("state"), document.get("cause"), str(document.get("message") or "")),)
 
@@ -144,7 +144,11 @@ class End(NamedTuple):
         A field of another type counts as missing. `state` is empty if the document states no end.
         """
         unknown = dict.fromkeys(cls._fields[: cls._fields.index("conditions")])
-        found = {**unknown, **known_fields(cls, document), "conditions": conditions_of(document)}
+        stated = document.get("missing")
+        entries = [entry for entry in stated if isinstance(entry, dict)] if isinstance(stated, list) else []
+        missing = tuple(UncopiedOutputs(**known_fields(UncopiedOutputs, entry)) for entry in entries)
+        conditions = conditions_of(document)
+        found = {**unknown, **known_fields(cls, document), "conditions": conditions, "missing": missing}
         is_stated = found["state"] in names.ENDED | {names.REQUEUED}
         return cls(**{**found, "run": found["run"] or "", "state": found["state"] if is_stated else ""})
 
