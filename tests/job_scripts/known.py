@@ -60,6 +60,12 @@ DIFFERENCES = (
     Known(r"OMPI_(COMMAND|ARGV)", "Open MPI starts the rank program, which starts the program"),
     Known(r"SLURM_OPEN_MODE", "the log of a requeued job is kept", original=None, submitted="a"),
     Known(r"SLURM_JOB_NAME", "Serried names the job"),
+    Known(
+        r"argv",
+        "a job that was cancelled is not requeued",
+        original=r"scontrol requeue [\d_]+",
+        submitted=r"scontrol requeue incomplete [\d_]+",
+    ),
     Known(r"CUDA_VISIBLE_DEVICES", "a run on this machine gets the GPUs that it requests", original=None, submitted=""),
     Known(r"PBS_NODEFILE", "each job has its own list of nodes"),
     Known(r"SLURM_EXPORT_ENV", "steps get the whole environment of the script", submitted=None),
