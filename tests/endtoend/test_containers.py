@@ -12,7 +12,7 @@ import pytest
 
 import containing
 from place import HAS_PBS
-from serried.schema.launchers import elastic_id
+from serried.schema.names import elastic_id
 from trees import holding
 from waiting import until
 

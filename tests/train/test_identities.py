@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from serried.schema.launchers import elastic_id
+from serried.schema.names import elastic_id
 from serried.train.errors import IdentityError
 from serried.train.identities import Identity, identity, tasks_per_node
 from tables import for_each

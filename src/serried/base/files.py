@@ -309,3 +309,20 @@ class TailReader:
         *lines, self._rest = re.split(_ENDS, self._rest + text)
         self._rest = self._rest[-self._most :]
         return lines[1:] if is_cut else lines
+
+
+def find_on_path(name: str, path: str, without: Optional[Path]) -> Optional[str]:
+    """The program `name` on PATH, outside of the folder `without`."""
+    for folder in path.split(os.pathsep):
+        candidate = os.path.join(folder or ".", name)  # noqa: PTH118 - PATH may hold anything
+        if without is not None and Path(folder or ".") == without:
+            continue
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):  # noqa: PTH113
+            return candidate
+    return None
+
+
+def find_program(word: str) -> Optional[str]:
+    if "/" in word:
+        return word if os.access(word, os.X_OK) else None
+    return find_on_path(word, os.environ.get("PATH", os.defpath), None)

@@ -7,7 +7,6 @@ last to exit. So the order of exits does not show which rank failed first.
 from __future__ import annotations
 
 import contextlib
-import glob
 import re
 from pathlib import Path
 from typing import Iterable, Iterator, List, Optional, Sequence
@@ -147,6 +146,8 @@ def retract(place: str, rank: int) -> None:
 
 def take(place: str) -> List[TakenReport]:
     """Read and delete the reports of a rank and of the processes that it started, the oldest first."""
+    import glob
+
     begin = Path(place)
     taken = []
     for path in sorted(begin.parent.glob(f"{glob.escape(begin.name)}[.@]*")):

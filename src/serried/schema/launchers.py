@@ -10,9 +10,6 @@ from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
 from serried.base import NamedTuple
 from serried.schema import names
 
-SUBMITTERS = ("sbatch", "salloc", "qsub")
-"""Commands that pass their environment on to another job, where nothing of this run belongs."""
-
 REQUEUES = "scontrol"
 """Requeues the script's own job. A script that prints the status has not handled that the requeue was refused."""
 
@@ -462,11 +459,6 @@ _SYNTAXES = {
 
 Names = Tuple[str, ...]
 """Variables for one value; the first that is set counts."""
-
-
-def elastic_id(run: str) -> str:
-    """The TORCHELASTIC_RUN_ID of a run: a number, because programs for torchrun parse it with `int`."""
-    return str(int.from_bytes(run.encode(), "big"))
 
 
 class LauncherVariables(NamedTuple):

@@ -259,5 +259,10 @@ def is_in_another_job(environ: Mapping[str, str]) -> bool:
     return bool(variable) and environ.get(variable, job) != job
 
 
+def elastic_id(run: str) -> str:
+    """The TORCHELASTIC_RUN_ID of a run: a number, because programs for torchrun parse it with `int`."""
+    return str(int.from_bytes(run.encode(), "big"))
+
+
 FETCHED = "# Copies by `serried fetch`, which snapshots leave out. Delete this file to include them.\n*\n"
 """The `.gitignore` of a folder that `serried fetch` creates in a project."""

@@ -12,7 +12,7 @@ import socket
 from dataclasses import dataclass, field, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from serried.schema import launchers
+from serried.schema import launchers, names
 from serried.schema.launchers import LauncherVariables
 from serried.train.errors import IdentityError
 
@@ -97,7 +97,7 @@ def _is_present(source: LauncherVariables, environ: Mapping[str, str]) -> bool:
     if not all(environ.get(name) for name in source.markers):
         return False
     # A torchrun within a rank of ours puts its own run id there, and its own ranks.
-    return source is not launchers.SERRIED or environ["TORCHELASTIC_RUN_ID"] == launchers.elastic_id(
+    return source is not launchers.SERRIED or environ["TORCHELASTIC_RUN_ID"] == names.elastic_id(
         environ["SERRIED_RUN_ID"]
     )
 

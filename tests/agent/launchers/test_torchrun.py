@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.schema.launchers import elastic_id
+from serried.schema.names import elastic_id
 from serried.schema.plan import Launch
 
 PYTHON = sys.executable

@@ -27,6 +27,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from serried.base import files
 from serried.schema import launchers, names
 from serried.schema.launchers import INTERPRETER, LAUNCHERS, LaunchLine, NoLaunchError, NotUnderstoodError
 from serried.schema.layout import AttemptDirectory
@@ -91,7 +92,7 @@ def main(arguments: List[str]) -> int:
     called = os.environ.pop(names.LAUNCH_CALL, "")
     tag = options.get("--call") or called
     place = LaunchPlace.of(os.environ, folder)
-    real = name if "/" in name else find(name, os.environ.get("PATH", os.defpath), Path(folder, "bin"))
+    real = name if "/" in name else files.find_on_path(name, os.environ.get("PATH", os.defpath), Path(folder, "bin"))
     name = os.path.basename(name)  # noqa: PTH119
     if place and name == os.environ.get(names.STAND_INS):
         status = _stand_in(place, Call(name, real or name, argv, "", tag))
@@ -125,22 +126,11 @@ def outside(arguments: List[str]) -> int:
         print(*(f"unset {name}" for name in changed if name not in environment), sep="\n")
         return 0
     folder, name, *argv = arguments
-    real = find(name, environment.get("PATH", os.defpath), Path(folder, "bin"))
+    real = files.find_on_path(name, environment.get("PATH", os.defpath), Path(folder, "bin"))
     if real is not None:
         os.execve(real, [name, *argv], environment)  # noqa: S606 - no shell is the point
     print(f"{name}: command not found", file=sys.stderr)
     return NOT_FOUND
-
-
-def find(name: str, path: str, without: Optional[Path]) -> Optional[str]:
-    """The program `name` on PATH, outside of the folder `without`."""
-    for folder in path.split(os.pathsep):
-        candidate = os.path.join(folder or ".", name)  # noqa: PTH118 - PATH may hold anything
-        if without is not None and Path(folder or ".") == without:
-            continue
-        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):  # noqa: PTH113
-            return candidate
-    return None
 
 
 def _intercepted(place: LaunchPlace, call: Call) -> Optional[List[str]]:
@@ -176,7 +166,7 @@ def _understood(call: Call) -> LaunchLine:
     program, *arguments = line.program
     if program == INTERPRETER:
         program = _interpreter(call)
-    if find_program(program) is None:  # the launcher's message is better
+    if files.find_program(program) is None:  # the launcher's message is better
         raise NotUnderstoodError(f"`{program}` is not a program on this node")
     return line._replace(program=[program, *arguments])
 
@@ -200,12 +190,6 @@ def _stand_in(place: LaunchPlace, call: Call) -> Optional[int]:
     return local_srun.start(step, place.launches, [*rank, *line.program])
 
 
-def find_program(word: str) -> Optional[str]:
-    if "/" in word:
-        return word if os.access(word, os.X_OK) else None
-    return find(word, os.environ.get("PATH", os.defpath), None)
-
-
 def _interpreter(call: Call) -> str:
     """The Python that runs this launcher, as its `sys.executable` is."""
     if call.interpreter or call.name not in LAUNCHERS:
@@ -221,7 +205,7 @@ def _interpreter(call: Call) -> str:
     if words and words[0].endswith("/sh") and len(lines) > 1 and lines[1].startswith("'''exec' "):
         words = lines[1].split()[1:]  # pip's and conda's, for paths that are too long for a first line
         words[0] = words[0].strip('"')
-    program = find_program(words[0]) if words else None
+    program = files.find_program(words[0]) if words else None
     if program is None or not os.path.basename(program).startswith("python"):  # noqa: PTH119
         raise NotUnderstoodError(f"`{call.real}` is not a Python script")
     return program

@@ -104,7 +104,7 @@ def torchrun(context: LaunchContext) -> LaunchCommand:
             f"--max-restarts={restarts}",
             "--rdzv-backend=c10d",
             f"--rdzv-endpoint={context.master}:{context.port}",
-            f"--rdzv-id={launchers.elastic_id(work.plan.run + str(work.number))}",
+            f"--rdzv-id={names.elastic_id(work.plan.run + str(work.number))}",
             f"--rdzv-conf=is_host={'true' if context.node == 0 else 'false'}",
             f"--local-addr={context.address}",
             *context.options,

@@ -18,10 +18,9 @@ import shlex
 from pathlib import Path
 from typing import Dict, Sequence
 
-from serried.agent.launchers.interception import find_program
+from serried.agent.ranks.command import SUBMITTERS
 from serried.base import files
 from serried.schema import names
-from serried.schema.launchers import LAUNCHERS, MODULES, REQUEUES, SUBMITTERS
 
 FIRST_LINE = "#!/bin/bash -p"
 """With `-p` bash reads no BASH_ENV, and passes on the functions that the script exports; dash drops them."""
@@ -29,20 +28,27 @@ FIRST_LINE = "#!/bin/bash -p"
 
 def write(folder: Path, agent: Sequence[str], address: str) -> Dict[str, str]:
     """Write all files. Returns variables for the script. `agent` is the command of its roles, `address` for ranks."""
+    from serried.schema.launchers import LAUNCHERS
+
     write_submitters(folder, agent)
-    files.write_text(folder / "bash_env", bash_env(folder, agent), 0o600)
-    files.write_text(folder / "rank", rank(agent, address), 0o700)
+    _write(folder / "bash_env", bash_env(folder, agent), 0o600)
+    _write(folder / "rank", rank(agent, address))
     for name in LAUNCHERS:
-        files.write_text(folder / "bin" / name, program(name, folder, agent), 0o700)
+        _write(folder / "bin" / name, program(name, folder, agent))
     return variables(folder)
+
+
+def _write(path: Path, text: str, mode: int = 0o700) -> None:
+    """Not durable: after a crash of the node nothing of the attempt runs there."""
+    files.write_bytes(path, text.encode("utf-8", "surrogateescape"), mode, durable=False)
 
 
 def write_submitters(folder: Path, agent: Sequence[str]) -> str:
     """Write the commands of this node that submit jobs. Returns their folder; empty if PATH would not find them."""
     files.make_directory(folder / "bin", 0o700)
-    written = [folder / "bin" / name for name in SUBMITTERS if find_program(name)]
+    written = [folder / "bin" / name for name in SUBMITTERS if files.find_program(name)]
     for path in written:
-        files.write_text(path, program(path.name, folder, agent), 0o700)
+        _write(path, program(path.name, folder, agent))
     return str(folder / "bin") if written and os.access(written[0], os.X_OK) else ""
 
 
@@ -88,6 +94,8 @@ os.execv(command[0], command)
 
 def bash_env(folder: Path, agent: Sequence[str]) -> str:
     """The file for BASH_ENV. After it a script finds the shell as it would be without."""
+    from serried.schema.launchers import LAUNCHERS, MODULES, REQUEUES  # the commands that submit jobs need none
+
     modules = "|".join(f'*" -m {module} "*|*" -m{module} "*' for module in MODULES)
     every = (*LAUNCHERS, "python", "python3", REQUEUES, *WRAPPERS, *ENVIRONMENTS)
     hidden = (*every, *LOOKUPS, *SUBMITTERS)

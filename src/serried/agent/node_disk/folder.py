@@ -72,7 +72,7 @@ def _points() -> List[str]:
 JOBS, TRASH, DATA, IMAGES = "jobs", "gone", "data", "images"
 """Folders of a room."""
 EVERYWHERE = "/tmp"  # noqa: S108 - a room has a mode that keeps others out
-VARIABLE = re.compile(r"\$\w+|\$\{[^}]*\}?")
+VARIABLE = r"\$\w+|\$\{[^}]*\}?"
 OWNER, KEEP = "owner.json", "keep.json"
 SCRATCH = "scratch"
 TRIES = 20
@@ -101,7 +101,7 @@ def _bases(attempt: Attempt) -> List[Base]:
 
 def unset_variable(attempt: Attempt) -> str:
     """Why the profile's disk cannot be used: a variable in its path is not set on this node. Empty if all are."""
-    variable = VARIABLE.search(os.path.expandvars(_local_disk(attempt)))
+    variable = re.search(VARIABLE, os.path.expandvars(_local_disk(attempt)))
     return f"`{variable.group()}` is not set there" if variable else ""
 
 

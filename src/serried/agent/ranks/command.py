@@ -11,7 +11,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Set
 from serried.agent import containers, system
 from serried.agent.attempt import Attempt
 from serried.base import NamedTuple
-from serried.schema import command_lines, failure_report, launchers, names, tracking
+from serried.schema import command_lines, failure_report, names, tracking
 from serried.schema.command_lines import OF_ENVIRONMENT, used_variables
 
 NOT_FOR_RANKS = (
@@ -36,6 +36,8 @@ OF_AN_SRUN = (
     "SRUN_DEBUG",
 )  # fmt: skip
 """Set by the `sbatch` and the `srun` that start the agents. An `srun` in another job would take them for options."""
+SUBMITTERS = ("sbatch", "salloc", "qsub")
+"""Commands that pass their environment on to another job, where nothing of this run belongs."""
 OF_MPI = (
     "PMI_*", "PMI2_*", "PMIX_*", "OMPI_COMM_WORLD_*", "OMPI_UNIVERSE_SIZE", "OMPI_MCA_ess*", "OMPI_MCA_orte_hnp_uri",
     "OMPI_MCA_orte_local_daemon_uri", "MPI_LOCAL*", "PALS_*", "MV2_COMM_*",
@@ -280,9 +282,7 @@ def torch(work: Attempt, place: RankPlace) -> Dict[str, str]:
         "MASTER_PORT": str(place.port),
     }
     if work.plan.launch.kind == "agent":
-        own.update(
-            TORCHELASTIC_RUN_ID=launchers.elastic_id(work.plan.run), TORCHELASTIC_RESTART_COUNT=str(work.number - 1)
-        )
+        own.update(TORCHELASTIC_RUN_ID=names.elastic_id(work.plan.run), TORCHELASTIC_RESTART_COUNT=str(work.number - 1))
     return own
 
 

@@ -6,15 +6,17 @@ connection counts as one between ranks, because a needless warning is worse than
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import time
-from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 from serried.agent.attempt import Attempt
 from serried.agent.loop import Loop
 from serried.base import NamedTuple, linux
 from serried.schema.events import ToHead
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Address, IPv6Address
 
 LISTEN = "0A"
 CLOSED = "0"
@@ -24,7 +26,7 @@ EARLY_SECONDS, OFTEN_SECONDS, SELDOM_SECONDS = 60.0, 1.0, 15.0
 MOST_OF_A_CORE = 0.001
 """A node with thousands of connections or processes is checked less often, but whenever its ranks are twice as old."""
 
-Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
+Address = Union["IPv4Address", "IPv6Address"]
 End = Tuple[Address, int]
 
 
@@ -141,6 +143,8 @@ def _connection(entry: List[str]) -> Connection:
 
 def _end(text: str) -> End:
     """Parse `0100007F:1F90`, which is 127.0.0.1:8080: words of four bytes, each in this machine's order."""
+    import ipaddress  # once ranks run
+
     address, _, port = text.partition(":")
     raw = b"".join(bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, len(address), 8))
     ip = ipaddress.ip_address(raw)
