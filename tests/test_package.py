@@ -13,7 +13,7 @@ import yaml
 import serried
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 RELATIVE = re.compile(r"\]\((?!https://)")
 
 
@@ -25,9 +25,12 @@ def hook(monkeypatch):
     return SimpleNamespace(**runpy.run_path(str(ROOT / "hatch_build.py")))
 
 
-def test_a_recipe_and_the_changelog_have_the_version_of_the_package():
+def test_the_recipe_and_the_changelog_agree_with_the_package():
     recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text(encoding="utf-8"))
     assert recipe["context"]["version"] == serried.__version__
+    spaced = [re.sub(r"(?=[<>=])", " ", text, count=1) for text in PROJECT["dependencies"]]
+    assert recipe["requirements"]["run"] == ["python >=${{ python_min }}", *spaced]
+    assert f">={recipe['context']['python_min']}" == PROJECT["requires-python"]
     assert f"\n## {serried.__version__}, " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
@@ -47,10 +50,3 @@ def test_an_address_gives_the_urls_and_none_gives_none(hook):
         hook.PackageMetadata.update(SimpleNamespace(root=ROOT, config={"repository": repository}), metadata)
         assert list(metadata.get("urls", {})) == names
         assert all(re.match(rf"{address}(/\w|$)", url) for url in metadata.get("urls", {}).values())
-
-
-def test_the_recipe_requires_what_the_package_requires():
-    recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text(encoding="utf-8"))
-    spaced = [re.sub(r"(?=[<>=])", " ", text, count=1) for text in PROJECT["project"]["dependencies"]]
-    assert recipe["requirements"]["run"] == ["python >=${{ python_min }}", *spaced]
-    assert f">={recipe['context']['python_min']}" == PROJECT["project"]["requires-python"]

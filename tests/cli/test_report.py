@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -28,64 +29,7 @@ def measured(make):
     return begin
 
 
-PAGE = """\
-k3f9q2 train COMPLETED
-
-  command      python train.py
-  cluster      fir, job 123
-  size         2 nodes, each with 2 GPUs, 16 CPUs, 128 GiB
-  nodes        n1, n2
-  started      2026-11-18 11:07:40
-  ended        2026-11-18 11:17:40
-  GPUs         NVIDIA H200
-  measured     every 5 s, GPUs by stand-in
-
-use
-  GPU busy     [|||||||||||||||||||||     ]  81 %  55 to 90 %
-  GPU memory   [|||||||||||||||||||       ]  71 %  peak 100 GiB
-  GPU power    [||||||||||||||||||||||    ]  86 %  600 of 700 W
-  CPU          [|||||||||||||             ]  50 %  8.0 of 16 cores
-  memory       [||||||||                  ]  31 %  peak 40 GiB
-  time         [|||                       ]  10 %  1h00m of 10h00m
-
-nodes
-  NODE  CPU  OF  MEMORY  OF       DISK FREE
-  n1    8.0  16  40 GiB  128 GiB  80 GiB
-  n2    8.0  16  40 GiB  128 GiB  80 GiB
-
-GPUs
-  NODE  GPU  RANK  BUSY  MEMORY   OF       POWER  MAX TEMP
-  n1    0    0     90 %  100 GiB  140 GiB  600 W  60 °C
-  n1    1    1     90 %  100 GiB  140 GiB  600 W  60 °C
-  n2    0    2     90 %  100 GiB  140 GiB  600 W  60 °C
-  n2    1    3     55 %  100 GiB  140 GiB  600 W  60 °C
-
-between ranks
-             MEDIAN   EXTREME  OF
-  step time  250 ms   400 ms   rank 3 on n2 (1.60 x)
-  data wait  2 %      2 %      all alike
-  GPU busy   90 %     55 %     GPU 1 on n2 (rank 3) (0.61 x)
-  GPU power  600 W    600 W    all alike
-  memory     4.0 GiB  4.0 GiB  all alike
-
-notes
-  ! The steps of rank 3 on n2 take 1.6 times as long as the median.
-    Compare its GPU and its data wait with the others, then exclude `n2` if it
-    is slower: a training is as fast as its slowest rank.
-    serried rule straggler
-  - GPU 1 on n2 (rank 3) was busy 55 % of the time, the median 90 %.
-    Look for work that only this rank does: validation, checkpoints, more or
-    slower data: in a synchronous training the others wait for this rank.
-    serried rule ranks-spread
-  - The peak of memory was 31 % of 128 GiB per node.
-    Submit with `--mem-per-node 48G`: a job that requests less memory fits on
-    more nodes, so it starts sooner.
-    serried rule cpu-mem-over
-  - The run needed 10 % of its 10h.
-    Submit with `--time 1h30m`: the scheduler fits short jobs into gaps, so they
-    start sooner.
-    serried rule time-over
-"""
+PAGE = Path(__file__).with_name("report.txt").read_text(encoding="utf-8")
 
 
 def test_the_page_of_a_run(serried, measured):

@@ -15,46 +15,7 @@ SPEC = Spec(
 
 
 def test_a_plain_labs_slurm_conf():
-    assert slurm_conf(SPEC) == (
-        "ClusterName=lab\n"
-        "SlurmctldHost=gauss(127.0.0.1)\n"
-        "SlurmctldPort=21001\n"
-        "SlurmUser=ada\n"
-        "SlurmdUser=ada\n"
-        "AuthType=auth/munge\n"
-        "AuthInfo=socket=/tmp/labs/lab/munge.socket,cred_expire=10\n"
-        "CredType=cred/munge\n"
-        "StateSaveLocation=/tmp/labs/lab/state\n"
-        "SlurmdSpoolDir=/tmp/labs/lab/spool/%n\n"
-        "SlurmctldPidFile=/tmp/labs/lab/run/slurmctld.pid\n"
-        "SlurmdPidFile=/tmp/labs/lab/run/%n.pid\n"
-        "SlurmctldLogFile=/tmp/labs/lab/log/slurmctld.log\n"
-        "SlurmdLogFile=/tmp/labs/lab/log/%n.log\n"
-        "SlurmctldSyslogDebug=quiet\n"
-        "SlurmdSyslogDebug=quiet\n"
-        "MailProg=/bin/true\n"
-        "MpiDefault=none\n"
-        "ReturnToService=2\n"
-        "KillWait=5\n"
-        "SlurmdTimeout=20\n"
-        "InactiveLimit=0\n"
-        "ProctrackType=proctrack/linuxproc\n"
-        "TaskPlugin=task/none\n"
-        "TaskProlog=/tmp/labs/lab/task-prolog.sh\n"
-        "SchedulerType=sched/backfill\n"
-        "SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min_interval=0\n"
-        "SelectType=select/cons_tres\n"
-        "SelectTypeParameters=CR_CPU_Memory\n"
-        "DefMemPerCPU=1024\n"
-        "SlurmdParameters=config_overrides\n"
-        "GresTypes=gpu\n"
-        "JobAcctGatherType=jobacct_gather/linux\n"
-        "JobAcctGatherFrequency=task=1\n"
-        "AccountingStorageType=accounting_storage/none\n"
-        "NodeName=n[1-2] NodeHostname=gauss NodeAddr=127.0.0.1 Port=[21003-21004] CPUs=16 RealMemory=65536 "
-        "Gres=gpu:2 State=UNKNOWN\n"
-        "PartitionName=lab Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
-    )
+    assert slurm_conf(SPEC) == Path(__file__).with_name("slurm.conf").read_text(encoding="utf-8")
 
 
 def test_accounting_adds_its_lines_and_its_file():
