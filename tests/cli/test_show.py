@@ -178,7 +178,8 @@ def test_what_was_written_and_no_pattern_names_is_in_the_timeline(serried, make)
 def test_events_of_one_second_are_in_their_order(serried, make):
     """Of submissions and ends, only the second is known."""
     run = make(nodes=1, ranks=1).link(2, "124")
-    run.journal({"t": T + 1.5, "event": "stopping", "reason": "limit"})
+    notice = {"t": T + 1.4, "event": "stopping", "reason": "limit", "because": "time limit", "save": True}
+    run.journal(notice, {"t": T + 1.5, "event": "stopping", "reason": "limit"})
     run.ending("REQUEUED", message="saved", ended="2026-11-18T11:07:41Z", final=False)
     run.attempt(started=T + 1.25)
     run.attempt(2, started=T + 1.75, job=2)
@@ -188,6 +189,7 @@ def test_events_of_one_second_are_in_their_order(serried, make):
     assert [line["event"] for line in shown["timeline"]] == [
         "submitted to fir as job 123",
         "attempt 1 began on n1",
+        "stop notice: the time limit is near (time limit)",
         "stopping: the time limit is near",
         "job 124 was submitted to continue after it",
         "attempt 1 ended: REQUEUED, saved",

@@ -231,7 +231,8 @@ def _resuming(_: str, entry: Entry) -> str | None:
 
 def _stopping(_: str, entry: Entry) -> str:
     because, reason = entry.get("because"), str(entry.get("reason"))
-    return f"stopping: {_REASONS.get(reason, reason)}" + (f" ({because})" if because else "")
+    what = "stop notice" if entry.get("save") else "stopping"
+    return f"{what}: {_REASONS.get(reason, reason)}" + (f" ({because})" if because else "")
 
 
 def _image(host: str, entry: Entry) -> str:
