@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import zipfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,11 @@ from stub_scheduler import StubScript, register, site_of
 FAKE_LAUNCHER = Path(__file__).with_name("fake_launcher.py")
 FAKE_HOSTS = "fake[1-9]"
 JOB = "77"
+
+
+@cache
+def packed_agent():
+    return script.agent().read()
 
 
 def new_id():
@@ -157,7 +163,7 @@ def make_run(tmp_path, monkeypatch, fake_script):
         place.mkdir(parents=True)
         (place / "plan.json").write_text(json.dumps(plan.to_json()))
         (place / "job.sh").write_text(script.render(plan, python=sys.executable))
-        (place / "agent.pyz").write_bytes(script.agent().read())
+        (place / "agent.pyz").write_bytes(packed_agent())
         if seconds or code:
             give(place / "agent.pyz", seconds or {}, code or {})
         return plan

@@ -171,6 +171,7 @@ with st.session(metrics_file=None) as run:
 """
 
 
+@pytest.mark.torch  # forked where torch has been imported
 def test_calls_with_swapped_or_mistyped_arguments_are_refused_at_once(path):
     (ended,) = run(CALLS.replace("None", repr(str(path))), world_size=1)
     assert answers(ended) == [[13, False]], ended.errors
