@@ -32,8 +32,7 @@ def add(root: Path, files: dict[str, str]) -> Path:
 
 def proc(root: Path, membership: str) -> Path:
     return add(
-        root,
-        {"meminfo": MEMINFO, "stat": STAT, "diskstats": DISKSTATS, "net/dev": NET, "self/cgroup": membership},
+        root, {"meminfo": MEMINFO, "stat": STAT, "diskstats": DISKSTATS, "net/dev": NET, "self/cgroup": membership}
     )
 
 

@@ -10,10 +10,7 @@ from house import HOUSE, MODULES, ROOT, holds_for, nodes_of, room_of
 
 FILES = {"json", "jsonl", "pyz", "zip", "toml", "lock", "log"}
 """Endings of files: `lab.json` is not a module."""
-OF_OTHERS = {
-    "config.lr": "a setting of a training",
-    "train.py": "a program of a user",
-}
+OF_OTHERS = {"config.lr": "a setting of a training", "train.py": "a program of a user"}
 DOTTED = re.compile(
     rf"(?:serried[./])?((?:{'|'.join(sorted({room_of(path) for path in MODULES}))})(?:[./]\w+)+?)(?:\.py|/|\(\))?"
 )

@@ -101,11 +101,7 @@ def test_launchers_and_communication_are_compared_on_a_cluster(slurm, torch_pyth
         **{(2, launch, bare): "COMPLETED" for launch in ("agent", "mpirun") for bare in (False, True)},
     }
     rows = found["rows"]
-    assert [(row["nodes"], row["launch"]) for row in rows] == [
-        (1, "agent"),
-        (2, "agent"),
-        (2, "mpirun"),
-    ]
+    assert [(row["nodes"], row["launch"]) for row in rows] == [(1, "agent"), (2, "agent"), (2, "mpirun")]
     assert [run["batch"] for row in rows for run in row["runs"]] == [4.0] * 3
     assert [run["steps"] for row in rows for run in row["runs"]] == [27] * 3
     assert all(row["speed_up"] > 0 and row["startup_seconds"] > 0 for row in rows)

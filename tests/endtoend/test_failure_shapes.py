@@ -50,12 +50,7 @@ SHAPES = [
     Shape("import-error-on-one-rank", only_rank_1("import no_such_module"), "FAILED", 1, "import-error"),
     Shape("command-not-found", ("no-such-program",), "FAILED", 127, "command-not-found"),
     Shape(
-        "silent-hang",
-        RANK_0_LEAVES_RANK_1_HANGS,
-        "FAILED",
-        1,
-        "silence",
-        ("--set", "limit.output_timeout=3s", *QUICK),
+        "silent-hang", RANK_0_LEAVES_RANK_1_HANGS, "FAILED", 1, "silence", ("--set", "limit.output_timeout=3s", *QUICK)
     ),
 ]
 

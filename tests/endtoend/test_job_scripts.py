@@ -70,10 +70,7 @@ def test_the_exit_status_of_a_script_fails_the_run_and_flags_win_over_directives
     why = slurm.why(run)
     assert why["first_failure"]["rank"] is None
     assert "2 tasks on 1 nodes, GPU 0,1\n" in slurm.serried("logs", run).stdout
-    assert why["advice"] == [
-        f"read the whole output: serried logs {run}",
-        "try it here: serried run train.sbatch",
-    ]
+    assert why["advice"] == [f"read the whole output: serried logs {run}", "try it here: serried run train.sbatch"]
 
 
 def test_what_a_script_wrote_the_next_submission_finds(place: Place):
@@ -290,10 +287,7 @@ def test_the_first_failed_rank_of_torchrun_is_named(local: Place):
         ("#!/bin/bash\r\necho hi\r\n", "`job.sh` has DOS line breaks (CR LF)"),
         ("#SBATCH -N1\necho hi\n", "`job.sh` does not begin with `#!` and an interpreter"),
         ("#!/bin/bash\n#SBATCH hetjob\n", "line 2 of `job.sh`: Serried does not support heterogeneous jobs"),
-        (
-            "#!/bin/bash\n#SBATCH --chdir=/no/such\n",
-            "the folder in which the script starts does not exist: `/no/such`",
-        ),
+        ("#!/bin/bash\n#SBATCH --chdir=/no/such\n", "the folder in which the script starts does not exist: `/no/such`"),
     ],
 )
 def test_what_sbatch_refuses_is_refused_before_anything_is_written(local: Place, content: str, message: str):

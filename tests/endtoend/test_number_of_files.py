@@ -61,13 +61,7 @@ def test_a_short_run_of_one_rank_leaves_twelve_small_files_and_a_record_of_five(
     assert sum(path.lstat().st_size for path in left.values()) < 16_000
     assert sorted(
         path.name for path in state_directory(local.environ).joinpath("runs", run).rglob("*") if path.is_file()
-    ) == [
-        "1.json",
-        "exit.json",
-        "plan.json",
-        "source.json",
-        "where",
-    ]
+    ) == ["1.json", "exit.json", "plan.json", "source.json", "where"]
 
 
 @pytest.mark.slurm

@@ -74,10 +74,7 @@ def train(_forker: Forker) -> Callable[..., Ranks]:
         ended = train_ranks.finish(
             [
                 _forker.start(
-                    SCRIPT,
-                    {**own, **train_ranks.of_torch(rank, ranks, port)},
-                    (str(script), *arguments),
-                    script.parent,
+                    SCRIPT, {**own, **train_ranks.of_torch(rank, ranks, port)}, (str(script), *arguments), script.parent
                 )
                 for rank in range(ranks)
             ]

@@ -70,10 +70,7 @@ if how.startswith("a thread"):
 else:
     prove("ended")
 """
-GOOD = (
-    *("exits with 0", "becomes another program", "is never closed", "a child leaves"),
-    "a thread lives on",
-)
+GOOD = (*("exits with 0", "becomes another program", "is never closed", "a child leaves"), "a thread lives on")
 """The kernel says 0, and no session has reported a failure."""
 LEAVES_OTHERS = ("exits with 0", "becomes another program", "is never closed")
 """The other ranks may notice that it is gone, and fail."""

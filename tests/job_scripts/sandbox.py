@@ -128,12 +128,7 @@ class Sandbox:
 
 
 def build(
-    folder: Path,
-    source: Path,
-    around: Mapping[str, str],
-    *,
-    behaviours: Sequence[Behaviour] = (),
-    in_lab: bool = False,
+    folder: Path, source: Path, around: Mapping[str, str], *, behaviours: Sequence[Behaviour] = (), in_lab: bool = False
 ) -> Sandbox:
     """Build a sandbox in `folder` for a script that is submitted in `source`, with a copy of that project."""
     top = snapshot.root_of(source)

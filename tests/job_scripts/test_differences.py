@@ -35,16 +35,8 @@ PAIRS = {
         "python train.py x",
         [("argv", "python train.py '' x", "python train.py x")],
     ),
-    "a program too many": (
-        "python a.py",
-        "python a.py; python b.py",
-        [("program", None, "python b.py")],
-    ),
-    "a program missing": (
-        "python a.py; python b.py",
-        "python b.py",
-        [("program", "python a.py", None)],
-    ),
+    "a program too many": ("python a.py", "python a.py; python b.py", [("program", None, "python b.py")]),
+    "a program missing": ("python a.py; python b.py", "python b.py", [("program", "python a.py", None)]),
     "another order": (
         "python a.py; python b.py; python c.py",
         "python b.py; python c.py; python a.py",
@@ -70,16 +62,8 @@ PAIRS = {
         "cd sub; cd ..; python train.py",
         [("PWD", "/project/sub", "/project"), ("directory", "/project/sub", "/project")],
     ),
-    "another variable": (
-        "A=1 B=2 python train.py",
-        "A=2 python train.py",
-        [("A", "1", "2"), ("B", "2", None)],
-    ),
-    "another input": (
-        "echo 1 | python -",
-        "echo 2 | python -",
-        [("stdin", "1\n", "2\n")],
-    ),
+    "another variable": ("A=1 B=2 python train.py", "A=2 python train.py", [("A", "1", "2"), ("B", "2", None)]),
+    "another input": ("echo 1 | python -", "echo 2 | python -", [("stdin", "1\n", "2\n")]),
     "another exit status": ("exit 3", "exit 4", [("status", "3", "4")]),
     "another file": (
         "python a.py > out.txt",

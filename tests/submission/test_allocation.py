@@ -39,15 +39,9 @@ V100L = {"nodes": 2, "gpus": 4, "gpu_type": "v100l"}
         ({"gpus": 1, "cpus": 2, "mem": 10 * GIB, "time": HOUR}, taken(1, 1, 1, 2, 10 * GIB, 1)),
         ({"gpus": 1, "cpus": 6, "mem": 16 * GIB, "time": HOUR}, taken(1, 1, 1, 6, 16 * GIB, 1)),
         # Distributed lightning: G tasks of c CPUs.
-        (
-            {**V100L, "cpus": 3, "mem": 10 * GIB, "time": HOUR},
-            taken(2, 4, 4, 12, 40 * GIB, 1, gpu_type="v100l"),
-        ),
+        ({**V100L, "cpus": 3, "mem": 10 * GIB, "time": HOUR}, taken(2, 4, 4, 12, 40 * GIB, 1, gpu_type="v100l")),
         # Distributed torchrun: one task of c x G CPUs.
-        (
-            {"nodes": 2, "gpus": 4, "cpus": 3, "mem_per_node": 10 * GIB, "time": HOUR},
-            taken(2, 4, 4, 12, 10 * GIB, 1),
-        ),
+        ({"nodes": 2, "gpus": 4, "cpus": 3, "mem_per_node": 10 * GIB, "time": HOUR}, taken(2, 4, 4, 12, 10 * GIB, 1)),
         # No GPUs: no gres.
         ({"nodes": 2, "gpus": 0, "ranks": 4, "cpus": 2, "mem": GIB, "time": HOUR}, taken(2, 4, 0, 8, 4 * GIB, 1)),
         # PyTorch DDP boilerplate: 2 tasks of 6 CPUs per node, 4G per CPU.
@@ -69,15 +63,9 @@ V100L = {"nodes": 2, "gpus": 4, "gpu_type": "v100l"}
             {**V100L, "cpus": 8, "mem_per_node": 64 * GIB, "time": 1800},
             taken(2, 4, 4, 32, 64 * GIB, 0.5, gpu_type="v100l"),
         ),
-        (
-            {"nodes": 2, "gpus": 4, "cpus": 2, "mem_per_node": 64 * GIB, "time": 1800},
-            taken(2, 4, 4, 8, 64 * GIB, 0.5),
-        ),
+        ({"nodes": 2, "gpus": 4, "cpus": 2, "mem_per_node": 64 * GIB, "time": 1800}, taken(2, 4, 4, 8, 64 * GIB, 0.5)),
         # Horovod on Ibex: 8 GPUs, 6 CPUs and 90G each, two constraints that must both hold.
-        (
-            {"gpus": 8, "cpus": 6, "mem": 90 * GIB, "time": 24 * HOUR, **IBEX},
-            taken(1, 8, 8, 48, 720 * GIB, 24, **IBEX),
-        ),
+        ({"gpus": 8, "cpus": 6, "mem": 90 * GIB, "time": 24 * HOUR, **IBEX}, taken(1, 8, 8, 48, 720 * GIB, 24, **IBEX)),
         # Its fork: total GPUs over nodes, 45G and 4 CPUs per GPU.
         (
             {"nodes": 2, "gpus": 4, "gpu_type": "v100", "cpus": 4, "mem": 45 * GIB, "time": 24 * HOUR},
@@ -203,20 +191,13 @@ PER_GPU = "counts per GPU, or per rank without GPUs"
             ("2 GPUs per node were requested, and this machine has 1", "--gpus 1"),
         ),
         (LOCAL, {"nodes": 2}, ("this machine is one node, and 2 were requested", HERE)),
-        (
-            SITE,
-            {"gpu_type": "v1000"},
-            ("cluster `pine` does not have GPUs of type `v1000`", "did you mean `v100`?"),
-        ),
+        (SITE, {"gpu_type": "v1000"}, ("cluster `pine` does not have GPUs of type `v1000`", "did you mean `v100`?")),
         (SITE, {"gpu_type": "tpu"}, ("cluster `pine` does not have GPUs of type `tpu`", "there are `v100`, `h100`")),
         (SITE, {"partition": "gpuu"}, ("partition `gpuu` does not exist on cluster `pine`", "did you mean `gpu`?")),
         (
             SITE,
             {"nodes": 9},
-            (
-                "9 nodes were requested, and partition `gpu` allows 8",
-                "request at most 8; --partition short allows it",
-            ),
+            ("9 nodes were requested, and partition `gpu` allows 8", "request at most 8; --partition short allows it"),
         ),
         (
             SITE,

@@ -55,10 +55,7 @@ FINDS = "import __editable___digits_1_finder; __editable___digits_1_finder.insta
         ({"_digits.pth": "PROJECT/../alias/src\n"}, ("src",)),
         ({"easy-install.pth": "PROJECT\n", "digits.egg-link": "PROJECT/src\n../"}, ("src", ".")),  # old setuptools
         (
-            {
-                "__editable__.digits-1.pth": FINDS,
-                "__editable___digits_1_finder.py": FINDER.format(mapping=MAPPING),
-            },
+            {"__editable__.digits-1.pth": FINDS, "__editable___digits_1_finder.py": FINDER.format(mapping=MAPPING)},
             ("src", "."),
         ),
         (  # other projects and other hooks

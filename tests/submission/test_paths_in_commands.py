@@ -36,11 +36,7 @@ def repository(tmp_path):
     [
         ("python trian.py", "`PROJECT` has no `trian.py`", "did you mean `train.py`?"),
         ("python -u -W error gone/run.py", "`PROJECT/gone` has no `gone/run.py`", "paths in a command are"),
-        (
-            "bash ../run.sh",
-            "`../run.sh` is outside of the snapshot of `PROJECT`",
-            "submit from the folder",
-        ),
+        ("bash ../run.sh", "`../run.sh` is outside of the snapshot of `PROJECT`", "submit from the folder"),
     ],
 )
 def test_a_script_that_the_job_would_not_find_is_refused(ask, project, command, message, hint):

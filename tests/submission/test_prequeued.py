@@ -87,10 +87,7 @@ def test_the_intent_is_written_before_the_scheduler_is_asked(prequeued, schedule
 
 @pytest.mark.parametrize(
     ("error", "state"),
-    [
-        (SubmissionRefused("too many jobs"), "failed"),
-        (SubmissionUncertain("it did not answer"), "uncertain"),
-    ],
+    [(SubmissionRefused("too many jobs"), "failed"), (SubmissionUncertain("it did not answer"), "uncertain")],
 )
 def test_where_one_is_not_taken_the_run_has_those_before_it_and_no_other_is_asked_for(
     prequeued, scheduler, error, state

@@ -63,10 +63,7 @@ def test_a_cluster_of_another_name_cannot_say_that_a_job_is_not_there(uncertain,
     monkeypatch.setattr(status, "_site_here", lambda _scheduler: "narval")
     scheduler.find_raises = AssertionError("asked")
     assert not reconcile(uncertain)
-    assert (stands(uncertain)[0], uncertain.submissions[0].message) == (
-        "uncertain",
-        "submitted on cluster `fir`",
-    )
+    assert (stands(uncertain)[0], uncertain.submissions[0].message) == ("uncertain", "submitted on cluster `fir`")
     assert not uncertain.where.claim(token(uncertain)).exists()
 
 

@@ -66,10 +66,7 @@ def test_all_nodes_of_salloc_are_used_and_the_failing_rank_is_named(project):
     printed = {line[4:] for line in done.stderr.splitlines() if line[:1] == "["}
     assert {"3 4 n2 2"} <= printed <= {"0 4 n1 2", "1 4 n1 2", "2 4 n2 2", "3 4 n2 2"}
     assert said[end + 1] == "0 1 n1 2"
-    assert said[-2:] == [
-        f"error: 3 nodes were requested, but job {job_of(done)} has 2",
-        "here, 0",
-    ]
+    assert said[-2:] == [f"error: 3 nodes were requested, but job {job_of(done)} has 2", "here, 0"]
 
 
 def job_of(done):

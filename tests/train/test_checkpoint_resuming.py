@@ -60,10 +60,7 @@ def test_torn_and_damaged_ones_of_another_run_are_passed_over_too(tmp_path, root
     damage(elsewhere / "step-6")
     assert train(resume_from=elsewhere).checkpoints.resumed_step == 4
     damaged = f"skipping checkpoint {elsewhere}/step-6: `replicated.pt` has changed since it was written"
-    assert warnings_of() == [
-        f"skipping checkpoint {elsewhere}/step-8.tmp: it was not written completely",
-        damaged,
-    ]
+    assert warnings_of() == [f"skipping checkpoint {elsewhere}/step-8.tmp: it was not written completely", damaged]
     assert (elsewhere / "step-6").exists()
     with pytest.raises(CheckpointError, match="step-6` to start from; beside it there are step-4, step-2"):
         Checkpoints(Alone(root, resume_from=elsewhere / "step-6"))

@@ -84,10 +84,7 @@ def test_a_dict_gives_a_dict_and_is_left_as_it_was():
         (["--epochs", "many"], "the command line sets `epochs` to `many`, which is not a `int`"),
         (["--epochs", "1.5"], "the command line sets `epochs` to `1.5`, which is not a `int`"),
         (["--verbose=perhaps"], "the command line sets `verbose` to `perhaps`, which is not a `bool`"),
-        (
-            ["--epochs"],
-            "`--epochs` needs a value\nhint: write `--epochs VALUE`, or `--epochs=` for an empty one",
-        ),
+        (["--epochs"], "`--epochs` needs a value\nhint: write `--epochs VALUE`, or `--epochs=` for an empty one"),
         (["--", "train"], "`--` is not a setting\nhint: write `--name value`; `--help` lists them"),
         (["--stop-at", "soon"], "the command line sets `stop_at` to `soon`, which is not a `int | None`"),
         (["--sizes", "a"], "the command line sets `sizes` to `a`, which is not a `list[int]`"),

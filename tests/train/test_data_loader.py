@@ -7,7 +7,6 @@ import os
 import random
 import re
 import signal
-import warnings
 from itertools import chain
 
 import pytest
@@ -325,10 +324,3 @@ def test_only_a_ranks_own_items_are_transformed():
     seen = []
     data = shard(Stream(6), rank=1, world_size=3, transform=lambda item: seen.append(item) or item * 10)
     assert (list(data), seen) == ([10, 40], [1, 4])
-
-
-def test_no_warning_comes_of_an_ordinary_pass():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        one = loader(Stream(6), batch_size=2, num_workers=2)
-        assert numbers(one) == [[0, 1], [2, 3], [4, 5]]

@@ -130,10 +130,7 @@ def test_each_launcher_is_understood(launcher, environ, source, expected):
                 "hint: start torchrun once on each node: `srun --ntasks-per-node=1`"
             ),
         ),
-        (
-            {**OPEN_MPI, **AGENT},
-            "Serried's agent sets `RANK=5`, but Open MPI sets `OMPI_COMM_WORLD_RANK=3`",
-        ),
+        ({**OPEN_MPI, **AGENT}, "Serried's agent sets `RANK=5`, but Open MPI sets `OMPI_COMM_WORLD_RANK=3`"),
         ({**GENERIC, "RANK": "4"}, "`RANK=4`, but `WORLD_SIZE=4`"),
         ({**GENERIC, "RANK": "three"}, "`RANK=three` is not a number"),
         ({"RANK": "1"}, "`RANK=1` without `WORLD_SIZE` and `MASTER_ADDR`"),

@@ -155,8 +155,7 @@ def test_epochs_go_on_after_a_stop_in_the_midst_of_uneven_data(tmp_path):
     script = common.replace("COUNT", "(1 if run.rank == 0 else 100000)").replace("PAUSE", "0.02")
     port = train_ranks.free_port()
     processes = train_ranks.start(
-        script,
-        variables=[train_ranks.of_torch(rank, 2, port) | stop for rank, stop in enumerate(stop_files(tmp_path))],
+        script, variables=[train_ranks.of_torch(rank, 2, port) | stop for rank, stop in enumerate(stop_files(tmp_path))]
     )
     assert processes[1].stdout.readline() == "going\n"
     (tmp_path / "stop-0").write_text("limit")

@@ -41,10 +41,7 @@ def test_the_page_of_a_training():
         "k3f9q2 train RUNNING  2 nodes, 8 GPUs on fir",
         "! rank 3 waits for data 41% of the time",
     ]
-    assert meters(page) == {
-        "time": "1h12m of 4h00m, 2h49m left",
-        "step": "1200 of 5000, 3.1/s, 20m24s left",
-    }
+    assert meters(page) == {"time": "1h12m of 4h00m, 2h49m left", "step": "1200 of 5000, 3.1/s, 20m24s left"}
     title, table = page.table(0)
     assert (title, table.heads) == ("GPUs 8, mean 93%", ("GPU", "busy", "last 3m00s", "memory G", "power W", "°C"))
     assert [cell.text for cell in table.rows[3]] == ["n01:3", "4%", "▆▇▇██▄", "112/140", "140/700", "61"]
@@ -136,10 +133,7 @@ def test_a_filter_takes_words_of_id_name_state_and_project():
     assert {word: [row.id for row in ROWS if row.matches(word)] for word in words} == words
 
 
-@for_each(
-    ("values", "drawn"),
-    [([0.0, 50.0, 100.0], "▁▅█"), ([None, 150.0, -1.0], "·█▁"), ([], "")],
-)
+@for_each(("values", "drawn"), [([0.0, 50.0, 100.0], "▁▅█"), ([None, 150.0, -1.0], "·█▁"), ([], "")])
 def test_blocks(values, drawn):
     assert pages.blocks(values, 0.0, 100.0) == drawn
     assert pages.in_ascii(drawn) == drawn.translate(str.maketrans("▁▅█·", ".+@?"))

@@ -114,10 +114,7 @@ CONTEXTS = {
     "{} & wait": False,
     "X=1 {}": False,
 }  # fmt: skip
-SETTINGS = [
-    "set -eo pipefail",
-    "set -uxE; IFS=,; trap 'echo ERR $? $LINENO' ERR; trap 'echo EXIT $?' EXIT",
-]
+SETTINGS = ["set -eo pipefail", "set -uxE; IFS=,; trap 'echo ERR $? $LINENO' ERR; trap 'echo EXIT $?' EXIT"]
 
 
 SHOW = 'show() { echo "status $? ${PIPESTATUS[*]} ${-//T}"; }'

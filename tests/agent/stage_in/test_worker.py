@@ -72,10 +72,7 @@ def away(tmp_path: Path, wait_until, monkeypatch):
 def test_gpus_do_not_wait_for_a_source_that_does_not_answer(away, stage, tmp_path, wait_until, has_disk):
     staging, told = stage(away, has_disk=has_disk)
     wait_until(lambda: staging.flush() or len(told) == 2)
-    assert told == [
-        {"say": "ready", "port": 0},
-        {"say": "failed", "because": f"`{away}` has not answered for 1 s"},
-    ]
+    assert told == [{"say": "ready", "port": 0}, {"say": "failed", "because": f"`{away}` has not answered for 1 s"}]
     staging.release()
     assert not (tmp_path / "disk" / "data").exists()
 
