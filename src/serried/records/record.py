@@ -382,8 +382,8 @@ class Record:
 
     def write_end(self, end: End) -> None:
         """Write the end of the run, with a summary of its plan, for good."""
-        summary = self.summary._asdict()
-        write_json(self.directory.exit, {**end._replace(run=self.id).to_json(), "summary": summary})
+        end, summary = end._replace(run=self.id), self.summary._asdict()
+        write_json(self.directory.exit, {**end.to_json(), "summary": summary})
         self._end, self._summary = end, summary
         with contextlib.suppress(OSError):
             self.directory.seen.unlink()  # for runs that have not ended

@@ -165,7 +165,8 @@ class End(NamedTuple):
     def to_json(self) -> Dict[str, Any]:
         document: Dict[str, Any] = {"schema": SCHEMA}
         for name, value in self._asdict().items():
-            if value or name not in _OPTIONAL + (_OF_ATTEMPT if self.attempt is None else ()):
+            is_optional = name in _OPTIONAL + (_OF_ATTEMPT if self.attempt is None else ())
+            if not is_optional or value not in (None, (), {}):
                 document[name] = value
             if name == "cause":
                 document["message"] = self.message
