@@ -21,6 +21,8 @@ from tables import for_each
         (86399, "23h59m"),
         (86400, "1d00h"),
         (100 * 86400, "100d"),
+        (float("nan"), "-"),
+        (float("inf"), "-"),
     ],
 )
 def test_durations_have_two_units_at_most(seconds, words):

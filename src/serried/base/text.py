@@ -114,7 +114,7 @@ def seconds_of(text: object) -> Optional[float]:
 
 def duration(seconds: Optional[float]) -> str:
     """`12s`, `3m07s`, `2h05m`, `4d03h`: two units at most."""
-    if seconds is None:
+    if seconds is None or not -math.inf < seconds < math.inf:  # JSON of Python has `NaN`
         return "-"
     whole = max(0, int(seconds))
     if whole < _MINUTE:
