@@ -281,6 +281,14 @@ def test_a_fetch_changes_nothing_that_a_later_version_has_written(make):
         assert {**(read_json(path) or {}), **told} == {**end, "missing": []}
 
 
+def test_a_wrong_word_in_a_journal_hides_no_files(make):
+    made = make().journal({"event": "connected", "node": 1, "host": "n2"})
+    brought = {"event": "all-brought", "missing": [{**ON_N2, "problem": 28}]}
+    made.journal({"event": "bringing", "folder": "/disk/x", "kinds": ["results"]}, brought, node=1)
+    (found,) = outputs.missing(Selection(made.record), has_ended=True)
+    assert (found.host, found.folder, found.files, found.problem) == ("n2", "/disk/x", 2, "")
+
+
 def test_what_nodes_have_of_a_run_that_nobody_lived_to_tell_of_is_known_by_their_journals(make, monkeypatch):
     """Its agents were killed with it: there is no exit.json, and each node keeps its folder."""
     made = make()

@@ -88,10 +88,10 @@ def test_submissions_are_read_back_in_their_order(tmp_path):
     assert [one.token for one in record.submissions_of(7)][-1] == "k3f9q2.7-2"
 
 
-def test_an_end_at_its_very_start_took_no_time(run="k3f9q2"):
-    record = Record.create(a_plan(run))
+def test_an_end_at_its_very_start_took_no_time():
+    record = Record.create(a_plan("k3f9q2"))
     record.write_end(End.of({"state": "CANCELLED", "seconds": 0.0}))
-    assert Record.load(run).end == record.end
+    assert Record.load("k3f9q2").end == record.end
 
 
 def test_the_end_carries_a_summary_so_that_one_file_tells_all():

@@ -84,6 +84,11 @@ class UncopiedOutputs(NamedTuple):
     is_lost: bool = False
     """The node does not have the files any more."""
 
+    @classmethod
+    def of(cls, entry: object) -> UncopiedOutputs:
+        """As far as it is known: what was not copied must not be forgotten for a field of another type."""
+        return cls(**known_fields(cls, entry)) if isinstance(entry, dict) else cls()
+
     def to_json(self) -> Dict[str, Any]:
         known = {name: value for name, value in self._asdict().items() if value != self._field_defaults[name]}
         return {**known, "kind": self.kind, "names": list(self.names)}
@@ -146,8 +151,7 @@ class End(NamedTuple):
         unknown = dict.fromkeys(cls._fields[: cls._fields.index("conditions")])
         stated = document.get("missing")
         entries = [entry for entry in stated if isinstance(entry, dict)] if isinstance(stated, list) else []
-        missing = tuple(UncopiedOutputs(**known_fields(UncopiedOutputs, entry)) for entry in entries)
-        conditions = conditions_of(document)
+        missing, conditions = tuple(map(UncopiedOutputs.of, entries)), conditions_of(document)
         found = {**unknown, **known_fields(cls, document), "conditions": conditions, "missing": missing}
         is_stated = found["state"] in names.ENDED | {names.REQUEUED}
         return cls(**{**found, "run": found["run"] or "", "state": found["state"] if is_stated else ""})
@@ -256,7 +260,7 @@ def missing_outputs(events: Sequence[Mapping[str, Any]]) -> List[UncopiedOutputs
     begun = next((event for event in events if event["event"] == JournalEvent.STAGE_OUT_STARTED), None)
     ended = next((event for event in events if event["event"] == JournalEvent.STAGE_OUT_ENDED), None)
     if ended is not None:
-        return [from_json(UncopiedOutputs, outputs) for outputs in ended.get("missing", ())]
+        return [*map(UncopiedOutputs.of, ended.get("missing", ()))]
     if begun is None:
         return []
     return [UncopiedOutputs(kind, problem=COPIER_KILLED, folder=begun["folder"]) for kind in begun["kinds"]]

@@ -11,7 +11,6 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 from serried.agent.outcome.checkpoint_progress import Saved
 from serried.base import NamedTuple
 from serried.schema import names
-from serried.schema.codec import from_json
 from serried.schema.endings import UncopiedOutputs, missing_outputs
 from serried.schema.events import JournalEvent
 from serried.schema.exits import Exit
@@ -258,7 +257,7 @@ class AttemptEvidence(NamedTuple):
     def missing(self) -> List[UncopiedOutputs]:
         """By node and kind."""
         missing = [
-            from_json(UncopiedOutputs, outputs)._replace(node=event["node"], host=event["host"])
+            UncopiedOutputs.of(outputs)._replace(node=event["node"], host=event["host"])
             for event in self.all(JournalEvent.NODE_ENDED)
             for outputs in event.get("missing", ())
         ]
