@@ -18,6 +18,9 @@ from serried.schema.events import ToHead
 if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
 
+    Address = Union[IPv4Address, IPv6Address]
+    End = Tuple[Address, int]
+
 LISTEN = "0A"
 CLOSED = "0"
 """In place of the inode, if the process has closed its socket."""
@@ -25,9 +28,6 @@ EARLY_SECONDS, OFTEN_SECONDS, SELDOM_SECONDS = 60.0, 1.0, 15.0
 """Programs connect soon after they start: for EARLY_SECONDS the checks are frequent."""
 MOST_OF_A_CORE = 0.001
 """A node with thousands of connections or processes is checked less often, but whenever its ranks are twice as old."""
-
-Address = Union["IPv4Address", "IPv6Address"]
-End = Tuple[Address, int]
 
 
 class Connection(NamedTuple):
