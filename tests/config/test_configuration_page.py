@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import configuration_page
+from serried.cli import serried
 from serried.config import definitions
 from serried.schema import plan
 
@@ -45,3 +48,29 @@ def test_a_field_of_the_plan_has_the_name_of_its_key_with_its_unit():
     """`limit.grace` in a file is `limit.grace_seconds` in plan.json. A word of Python cannot be the name of a field."""
     others = {(key.name, field) for keys in plan.KEYS.values() for field, key in keys.items() if key.name}
     assert others == {("continue", "continue_by"), ("from", "source"), ("env_file", "env_file_path")}
+
+
+TYPES = {"string": str, "integer": int, "boolean": bool, "array": list, "object": dict}
+
+
+def suits(value, form, schema):
+    """Does a validator accept the value? For the words that our schema uses."""
+    if "$ref" in form:
+        return suits(value, schema["definitions"][form["$ref"].rpartition("/")[2]], schema)
+    if "anyOf" in form:
+        return any(suits(value, one, schema) for one in form["anyOf"])
+    if "type" not in form:
+        return value in form.get("enum", [form.get("const")])
+    if isinstance(value, dict) and "properties" in form:
+        forms = [form["properties"].get(key, form["additionalProperties"]) for key in value]
+        return all(one and suits(inner, one, schema) for inner, one in zip(value.values(), forms, strict=True))
+    return any(type(value) is TYPES[name] for name in TYPES if name in form["type"])
+
+
+def test_an_editor_accepts_every_example_and_marks_mistakes():
+    schema = json.loads(CliRunner().invoke(serried, ["config", "schema"]).stdout)
+    files = [path.read_text(encoding="utf-8") for path in PAGE.parents[1].glob("examples/*/serried.toml")]
+    pages = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert [text for text in (*files, *pages) if not suits(tomllib.loads(text), schema, schema)] == []
+    for mistake in ("comand = 'x'", "beside = 3", "launch.kind = 'torchrn'", "resources.nodes = 'two'"):
+        assert not suits(tomllib.loads(f"[experiments.train]\n{mistake}"), schema, schema)

@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 
+import serried as package
 from serried.base.errors import SerriedError, UsageError
 
 GROUPS = {
@@ -177,15 +178,6 @@ def _may_lose_its_reader(ctx: click.Context | None = None) -> Iterator[None]:
         raise click.exceptions.Exit(0) from None
 
 
-def _print_version(ctx: click.Context, param: click.Parameter, is_wanted: bool) -> None:  # noqa: ARG001
-    if not is_wanted or ctx.resilient_parsing:
-        return
-    import serried as package
-
-    click.echo(f"serried, version {package.__version__}")
-    ctx.exit()
-
-
 class CommandsByName(GroupWithHelp):
     """Lists all commands without importing them: `--help` has to be instant on slow file systems."""
 
@@ -239,14 +231,7 @@ def _keep_lines(command: click.Command) -> None:
 
 
 @click.command(cls=CommandsByName, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_version,
-    help="Show the version and exit.",
-)
+@click.version_option(package.__version__, prog_name="serried")
 def serried() -> None:
     """Run a PyTorch training script on many GPUs and nodes of a Slurm or PBS cluster.
 

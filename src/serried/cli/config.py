@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import sys
@@ -182,7 +183,17 @@ def command() -> None:
     \b
     serried config show                          of the only experiment
     serried config show train --cluster cedar    as it would be there
+    serried config schema > serried.schema.json  for an editor
     """
+
+
+@command.command("schema", short_help="Print the JSON Schema of serried.toml.")
+def schema() -> None:
+    """Print the JSON Schema of serried.toml, by which an editor completes keys and marks mistakes.
+
+    taplo and its editors read it where the file begins with `#:schema ./serried.schema.json`.
+    """
+    console.out(json.dumps(definitions.json_schema(), indent=1, ensure_ascii=False))
 
 
 @command.command(cls=options.Sorted)

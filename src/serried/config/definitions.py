@@ -481,6 +481,33 @@ COMMAND_LINE = Table(
 """The keys of `--set` and the options: an experiment's keys need no table's name before them."""
 
 
+def json_schema(table: Table = ROOT) -> dict[str, Any]:
+    """A JSON Schema for editors: keys, their meaning, types and words. `check` knows more."""
+    properties = {name: _property(key) for it, key in table.keys.items() for name in (it, key.alias or it)}
+    for name, inner in table.tables.items():
+        is_part = _PARTS.get(name) is inner
+        properties[name] = {"$ref": f"#/definitions/{name}"} if is_part else json_schema(inner)
+    schema = {"type": "object", "additionalProperties": properties.pop(EVERY, False), "properties": properties}
+    if table is ROOT:
+        parts = {name: json_schema(part) for name, part in _PARTS.items()}
+        schema |= {"$schema": "http://json-schema.org/draft-07/schema#", "definitions": parts}
+    return schema
+
+
+def _property(key: Key) -> dict[str, Any]:
+    kind = key.kind
+    about = f"{key.help} Value: {kind.name}." + (f" Default: {key.default}." if key.default else "")
+    if kind.names:
+        return {"description": about, "type": "object"}
+    is_choice = isinstance(kind.parse, values.choice)
+    forms = [{"enum": [*kind.parse.words]} if is_choice else {"type": kind.types.split()}]
+    if kind.many:
+        forms.append({"type": "array", "items": forms[0]})
+    if key.is_optional:
+        forms.append({"const": ""})
+    return {"description": about} | ({"anyOf": forms} if len(forms) > 1 else forms[0])
+
+
 class WrongKey(Exception):  # noqa: N818 - becomes a ConfigError where the place is known
     def __init__(self, keys: Keys, message: str, hint: str | None = None) -> None:
         super().__init__(message)

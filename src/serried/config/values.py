@@ -48,6 +48,8 @@ class Kind(NamedTuple):
     """The table may hold tables, and its keys are dotted names. Otherwise keys are names of environment variables."""
     show: Callable[[Any], str] = str
     """A value as a user would write it."""
+    types: str = "string"
+    """Types in JSON of what a file has, with spaces between; a list may be given as well to a kind of `many`."""
 
 
 def guess(text: str) -> Any:
@@ -237,14 +239,15 @@ def command(value: Any) -> str | tuple[str, ...]:
     return free_text(value)
 
 
-def choice(*words: str) -> Callable[[Any], str]:
-    def parse(value: Any) -> str:
-        if value not in words:
-            shown = ", ".join(f"`{word}`" for word in words[:-1]) + f" or `{words[-1]}`"
-            raise BadValue(f"must be {shown}, not `{_shown(value)}`", did_you_mean(str(value), words))
-        return str(value)
+class choice:  # noqa: N801 - reads as the functions beside it
+    def __init__(self, *words: str) -> None:
+        self.words = words
 
-    return parse
+    def __call__(self, value: Any) -> str:
+        if value not in self.words:
+            shown = ", ".join(f"`{word}`" for word in self.words[:-1]) + f" or `{self.words[-1]}`"
+            raise BadValue(f"must be {shown}, not `{_shown(value)}`", did_you_mean(str(value), self.words))
+        return str(value)
 
 
 def inherit(value: Any) -> str | tuple[str, ...]:
@@ -520,24 +523,23 @@ def _shown(value: Any) -> str:
 
 
 METRIC_SOURCE = Kind("`stdout:REGEX` or `file:PATH:KEY`", metric_source, "SOURCE")
-COUNT = Kind("whole number from 1", whole(1), "N")
-COUNT_OR_NONE = Kind("whole number from 0", whole(0), "N")
+COUNT = Kind("whole number from 1", whole(1), "N", types="integer")
+COUNT_OR_NONE = Kind("whole number from 0", whole(0), "N", types="integer")
 DURATION = Kind("duration", duration, "TIME", show=show_duration)
-DURATION_OR_OFF = Kind(
-    "duration, or `off`",
-    lambda value: None if _is_off(value) or value in (0, "0") else duration(value),
-    "TIME",
-    show=show_duration,
+DURATION_OR_OFF = DURATION._replace(
+    name="duration, or `off`",
+    parse=lambda value: None if _is_off(value) or value in (0, "0") else duration(value),
+    types="string boolean",
 )
-MEMORY = Kind("memory, or `all`", memory, "SIZE", show=show_memory)
+MEMORY = Kind("memory, or `all`", memory, "SIZE", show=show_memory, types="string integer")
 MEMORY_PART = Kind("memory", memory_part, "SIZE", show=show_memory)
-BOOLEAN = Kind("true or false", boolean, show=_show_place)
+BOOLEAN = Kind("true or false", boolean, show=_show_place, types="boolean")
 TEXT = Kind("text", text)
-ARRAY = Kind("indices, or `off`", array_text, "INDICES")
+ARRAY = Kind("indices, or `off`", array_text, "INDICES", types="string integer boolean")
 NAME = Kind("text", name)
 TEXTS = Kind("text or list of texts", texts, many=True, show=_show_texts)
 COMMA_TEXTS = Kind("text or list of texts", comma_texts, many=True, show=_show_texts)
-COMMAND = Kind("text, or list of words", command, show=_show_command)
+COMMAND = Kind("text, or list of words", command, show=_show_command, types="string array")
 INHERIT = Kind("`all`, `none` or list of names", inherit, many=True, show=_show_texts)
 NAMES = Kind("list of names", variable_names, "NAME", many=True, show=_show_texts)
 VARIABLES = Kind("table of texts", free_text, names=True)
@@ -545,23 +547,24 @@ PATTERNS = Kind("table of texts", text, names=True)
 SETTINGS = Kind("table of anything", setting, names=True, nested=True, show=spelled)
 LAUNCHER = Kind("the name of a launcher", choice("agent", "single", "torchrun", "srun", "mpirun", "horovodrun"))
 FORM = Kind("`requeue`, `successor` or `prequeued`", choice("requeue", "successor", "prequeued"))
-SIGNAL = Kind("signal, or `off`", signal_name, "SIGNAL")
-PLACE = Kind("path, `true` or `false`", place, show=_show_place)
-NAMED_PLACE = Kind("name, path, `true` or `false`", place, show=_show_place)
-LINES = Kind("text or list of lines", lines, show=lambda text: text.replace("\n", "; "))
+SIGNAL = Kind("signal, or `off`", signal_name, "SIGNAL", types="string boolean")
+PLACE = Kind("path, `true` or `false`", place, show=_show_place, types="string boolean")
+NAMED_PLACE = Kind("name, path, `true` or `false`", place, show=_show_place, types="string boolean")
+LINES = Kind("text or list of lines", lines, show=lambda text: text.replace("\n", "; "), types="string array boolean")
 TORCH = Kind("`cpu`, `cu126` …", torch_build)
-IMAGE = Kind("path, `docker://…`, or `off`", image)
+IMAGE = Kind("path, `docker://…`, or `off`", image, types="string boolean")
 RUNTIME = Kind("`apptainer`, `singularity`, `ch-run`, the path of one, or `pyxis`", runtime)
 BINDS = Kind("text or list of `/source:/destination:ro`", texts, many=True, show=", ".join)
-ITEMS = Kind("paths, or tables `{from =, to =, unpack =}`", items, many=True, show=_show_staged)
-SIDE_COMMANDS = Kind("lines of bash, or tables `{command =, on =}`", side_commands, many=True, show=_show_side_commands)
+ITEMS = Kind("paths, or tables `{from =, to =, unpack =}`", items, many=True, show=_show_staged, types="string object")
+SIDE_COMMANDS = ITEMS._replace(
+    name="lines of bash, or tables `{command =, on =}`", parse=side_commands, show=_show_side_commands
+)
 RESULTS = Kind("text or list of patterns", results, many=True, show=", ".join)
 WATCHED = Kind("text or list of patterns", watched, many=True, show=", ".join)
 BYTES = Kind("size", size, "SIZE", show=show_size)
-BYTES_OR_NONE = Kind(
-    "size, or `none`",
-    lambda value: 0 if str(value).strip() in {"none", "0"} else size(value),
-    "SIZE",
+BYTES_OR_NONE = BYTES._replace(
+    name="size, or `none`",
+    parse=lambda value: 0 if str(value).strip() in {"none", "0"} else size(value),
     show=lambda count: show_size(count) if count else "none",
 )
 GPU_OPTION = Kind("`gres` or `gpus-per-node`", choice("gres", "gpus-per-node"))
