@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import re
@@ -36,6 +37,8 @@ FOREIGN_NAMES = {
 
 settings.register_profile("sure", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sure")  # the same examples each time, on a machine however slow
+
+gc.disable()  # until all tests are collected: what that makes stays to the end
 
 LAB_ROOT = Path(f"/tmp/serried-test-{os.getpid()}-{secrets.token_hex(3)}")
 """Where labs go that tests start by command: never among those of the person who runs the tests."""
@@ -108,6 +111,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         marked = WHOLE_FILE.search(collection_path.read_text(encoding="utf-8"))
         marks = set(re.findall(r"pytest\.mark\.(\w+)", marked[0])) if marked else set()
     return True if marks & set(re.findall(r"not (\w+)", expression)) else None
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -16,6 +16,8 @@ from serried.schema import launchers
 from serried.schema.launchers import SRUN_OPTIONS, NotUnderstoodError
 from tables import for_each
 
+pytestmark = pytest.mark.runs
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, agent_command):
