@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import importlib.util
 import os
 import subprocess
 import sys
@@ -62,6 +63,11 @@ def test_a_source_tree_that_is_not_installed_has_a_version_and_names_what_to_ins
         monkeypatch.setattr(importlib.metadata, name, missing)
     assert _said(["--version"], monkeypatch, capsys) == f"serried, version {__version__}\n"
     assert errors.install_hint("watch").endswith("[watch]'") or errors.install_hint("watch").endswith("[watch]")
+
+
+def test_an_environment_without_pip_is_filled_by_uv(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    assert errors.install_hint("watch") == f"uv pip install --python {sys.executable} 'textual<9,>=8'"
 
 
 def test_an_option_behind_a_job_script_may_be_its_argument(tmp_path, monkeypatch, capsys):

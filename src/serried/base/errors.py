@@ -62,16 +62,19 @@ class SerriedError(Exception):
 
 
 def install_hint(extra: str) -> str:
-    """The `pip install` command for the libraries of an extra, in the environment that runs Serried."""
+    """The command that installs the libraries of an extra in the environment that runs Serried."""
     import importlib.metadata  # slow to load
+    import importlib.util
     import shlex
 
+    has_pip = importlib.util.find_spec("pip") is not None  # not where uv made the environment
+    install = f"{sys.executable} -m pip install" if has_pip else f"uv pip install --python {sys.executable}"
     try:
         requirements = importlib.metadata.requires("serried") or []
     except importlib.metadata.PackageNotFoundError:  # a source tree
-        return f"{sys.executable} -m pip install {shlex.quote(f'{Path(__file__).resolve().parents[3]}[{extra}]')}"
+        return f"{install} {shlex.quote(f'{Path(__file__).resolve().parents[3]}[{extra}]')}"
     libraries = [text.partition(";")[0] for text in requirements if text.endswith(f"extra == '{extra}'")]
-    return f"{sys.executable} -m pip install {shlex.join(libraries)}"
+    return f"{install} {shlex.join(libraries)}"
 
 
 class SerriedWarning(UserWarning):
