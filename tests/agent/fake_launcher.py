@@ -14,7 +14,9 @@ KILL_WAIT = 60
 
 
 def main(nodes: int, command: list[str]) -> int:
-    tasks = [subprocess.Popen(command, env={**os.environ, **own(node)}) for node in range(nodes)]
+    # Later steps have the environment of the job alone, as tasks of pbsdsh do.
+    given = {name: value for name, value in os.environ.items() if "sweep" not in command or name[:8] != "SERRIED_"}
+    tasks = [subprocess.Popen(command, env={**given, **own(node)}) for node in range(nodes)]
     told = 0.0
     while any(task.poll() is None for task in tasks):
         if not told and any(task.poll() for task in tasks):

@@ -40,7 +40,9 @@ def test_a_failure_on_one_node_ends_the_others_and_names_rank_and_node(start, ma
     assert marked_processes(run.mark) == []
 
 
-def test_a_killed_agent_ends_the_ranks_on_all_nodes(start, wait_until, marked_processes):
+def test_a_killed_agent_ends_the_ranks_on_all_nodes_and_leaves_no_file_there(
+    start, wait_until, marked_processes, tmp_path
+):
     run = start("(setsid sleep 476 &); sleep 100", nodes=3, ranks=1, seconds=PATIENT)
     wait_until(lambda: len(run.events("started")) == 3)
 
@@ -49,6 +51,8 @@ def test_a_killed_agent_ends_the_ranks_on_all_nodes(start, wait_until, marked_pr
     assert run.wait() == 137
     assert run.ending == ("FAILED", 137, "agent-killed", "the agent on fake2 was killed")
     assert marked_processes(run.mark) == []
+    assert "Traceback" not in run.log
+    wait_until(lambda: list(tmp_path.glob("serried-*/*")) == [])
 
 
 def test_an_agent_that_dies_before_it_calls_is_named_and_is_no_cancellation(make_run, start):

@@ -10,7 +10,7 @@ import time
 from typing import Callable, Iterable, List, Optional, Set
 
 from serried.agent import system
-from serried.agent.attempt import Attempt, run_directory
+from serried.agent.attempt import Attempt
 from serried.agent.node_disk import cleanup
 from serried.base import NamedTuple, linux
 from serried.schema import names
@@ -88,11 +88,14 @@ def _environ(pid: int) -> Set[bytes]:
 
 
 def main(arguments: List[str]) -> int:
-    """`sweep MARK ATTEMPT [TASK]`: the head starts it on the nodes when an agent there was killed."""
-    mark, (number, task) = arguments[0], [*map(int, arguments[1:]), None][:2]
+    """`sweep MARK DIRECTORY ATTEMPT [TASK]`: the head starts it on the nodes when an agent there was killed.
+
+    The environment need not name the run: what `pbsdsh` starts has that of the job, not that of job.sh.
+    """
+    mark, directory, (number, task) = arguments[0], arguments[1], [*map(int, arguments[2:]), None][:2]
     count = end(lambda: leftovers(mark))
     with contextlib.suppress(OSError, ValueError):  # a file system that is away
-        cleanup.clear(Attempt.load(run_directory(), task, number or 0))
+        cleanup.clear(Attempt.load(directory, task, number or 0))
     if count:
         print(f"serried: ended {count} processes that were left over", file=sys.stderr)
     return 0

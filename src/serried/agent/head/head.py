@@ -137,7 +137,8 @@ class AgentLauncher:
 
 def sweep_nodes(loop: Loop, argv: List[str], attempt: Attempt) -> None:
     """Start a new step that ends the processes of killed agents, as far as nodes still respond."""
-    words = [attempt.process_tag, str(attempt.number), *([] if attempt.task is None else [str(attempt.task)])]
+    words = [attempt.process_tag, str(attempt.run.path), str(attempt.number)]
+    words += [] if attempt.task is None else [str(attempt.task)]
     launcher = AgentLauncher(loop, [*argv, *system.agent_command("sweep", *words)], {}, lambda _: loop.stop())
     loop.on_signal(signal.SIGCHLD, lambda: launcher.reap(system.reap()))
     launcher.start()
