@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from serried.agent.outcome.checkpoint_progress import Saved
 from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence
+from serried.schema.endings import NodeEnded, entries
 
 
 def exit_of(rank, code=0, *, signal=None, seconds=1.0, ours=False, **more):
@@ -53,6 +54,7 @@ def evidence(head, *, nodes=None, has_checkpoint=False, obstacle=NO_ATTEMPT_LEFT
         started=1_795_000_000.0,
         ended=1_795_000_012.5,
         head=head,
+        node_ends=entries(head, "node-ended", NodeEnded),
         nodes=nodes or {},
         saved=Saved(has_checkpoint, 7 if has_checkpoint else None),
         progressed=has_checkpoint,

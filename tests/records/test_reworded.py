@@ -17,7 +17,7 @@ from serried.records.index import Selection
 from serried.records.status import TABLE, Observations, judge, kind_of
 from serried.records.why import explain
 from serried.schedulers.interface import Job
-from serried.schema.endings import End
+from serried.schema.endings import End, NodeEnded, entries
 from serried.schema.reasons import Reason
 from standing import statuses_by
 from tables import for_each
@@ -56,8 +56,11 @@ def document_of(known: AttemptEvidence) -> dict[str, Any]:
 @for_each("known", CASES.values())
 def test_a_verdict_does_not_depend_on_the_words_of_journals(known):
     evidence, _ = known
+    head = reworded(evidence.head)
     other = evidence._replace(
-        head=reworded(evidence.head), nodes={node: reworded(events) for node, events in evidence.nodes.items()}
+        head=head,
+        node_ends=entries(head, "node-ended", NodeEnded),
+        nodes={node: reworded(events) for node, events in evidence.nodes.items()},
     )
     assert without_sentences(document_of(other)) == without_sentences(document_of(evidence))
 

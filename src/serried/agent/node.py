@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, List, Optional, Set
 
 from serried.agent import containers, orphans, system
 from serried.agent.attempt import Attempt, run_directory, set_umask
@@ -32,7 +32,8 @@ from serried.base.channel import Message
 from serried.base.hosts import LOOPBACK
 from serried.base.text import expand_hosts
 from serried.schema import names
-from serried.schema.endings import SideExit
+from serried.schema.codec import facts_of, from_json
+from serried.schema.endings import NodeEnded, SideExit, Unsaved
 from serried.schema.events import JournalEvent, ToHead, ToNode
 from serried.schema.exits import Exit
 from serried.schema.reasons import Reason
@@ -414,16 +415,15 @@ class Node:
         count = orphans.end(self.find_leftovers, self._reap_remaining)
         orphans.end_groups(self._ranks.leaders if self._ranks else [])
         self.log_event(JournalEvent.SWEPT, count=count, left=leftovers)
-        unsaved = files.read_json(self._private / f"stop{names.UNSAVED_SUFFIX}")
-        facts = {
-            "exits": [exit_.to_json() for exit_ in self._ranks.exits.values()] if self._ranks else [],
-            "left": leftovers,
-            "swept": count,
-            "unsaved": unsaved,
-        }
+        exits = tuple(self._ranks.exits.values()) if self._ranks else ()
+        ended = NodeEnded(self._index, exits=exits, left=tuple(leftovers), swept=count)
+        with contextlib.suppress(ValueError):  # none, or of another program
+            unsaved = files.read_json(self._private / f"stop{names.UNSAVED_SUFFIX}")
+            ended = ended._replace(unsaved=from_json(Unsaved, unsaved))
         if self._connections:
-            facts.update(contact=self._connections.is_seen, cpu_seconds=round(self._connections.cpu_seconds, 2))
-        self._stage_out.drain(lambda missing: self._send_done({**facts, **missing}), trusted=may_trust)
+            seconds = round(self._connections.cpu_seconds, 2)
+            ended = ended._replace(contact=self._connections.is_seen, cpu_seconds=seconds)
+        self._stage_out.drain(lambda missing: self._send_done(ended._replace(missing=missing)), trusted=may_trust)
         self.send(ToHead.HEARTBEAT, quiet=0.0, running=[], **self._stage_out.heartbeat_facts)
 
     def _reap_remaining(self) -> None:
@@ -432,8 +432,8 @@ class Node:
         if self._ranks:
             self._ranks.reap(children)
 
-    def _send_done(self, facts: Dict[str, Any]) -> None:
-        self.send(ToHead.DONE, **facts)
+    def _send_done(self, ended: NodeEnded) -> None:
+        self.send(ToHead.DONE, **facts_of(ended))
         if self._channel is None:
             self._leave()
 

@@ -201,12 +201,7 @@ _spawned: list[Child] = []
 
 
 def spawn(
-    argv: Sequence[str],
-    *,
-    log: Path,
-    env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
-    umask: int = -1,
+    argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None, umask: int = -1
 ) -> int:
     """Start a process that outlives us, in a session of its own, and append its output to `log`. Returns its pid.
 

@@ -228,7 +228,7 @@ def command(
         return
     shown, known = listing.find()
     if as_json:
-        run_view.out_runs([status.to_json() for status in shown])
+        console.out_json(runs=[status.to_json() for status in shown])
     elif shown:
         console.out("\n".join(table(shown, time.time())))
         if known > len(shown):

@@ -14,7 +14,7 @@ import click
 
 from serried.base.errors import UsageError
 from serried.base.text import duration
-from serried.cli import options, run_view
+from serried.cli import options
 from serried.config import catalogue
 from serried.records import outputs
 from serried.records.logs import smoke_result
@@ -89,7 +89,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str |
         clean=harmless_bytes if console.is_terminal(stream) else bytes,
     )
     if as_json:
-        run_view.out_runs([status(outcome.record).to_json()])
+        console.out_json(runs=[status(outcome.record).to_json()])
     array = prepared.plan.array
     _print_end(outcome, None if array is None else array.indices[0], began)
     sys.exit(outcome.status)

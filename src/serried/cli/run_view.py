@@ -7,7 +7,7 @@ import datetime as dt
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -111,10 +111,6 @@ def logs_of_failed_rank(selection: Selection) -> list[tuple[str, str]]:
     from serried.records.why import rank_option  # other runs need no explanation
 
     return [(f"serried logs {selection} --rank {rank_option(end.first_failure)}", "the rank that failed first")]
-
-
-def out_runs(runs: Sequence[dict[str, Any]]) -> None:
-    console.out_json(runs=list(runs))
 
 
 def warn_if_stale(statuses: Sequence[RunStatus]) -> None:

@@ -69,13 +69,13 @@ def command(*, run: str, as_table: bool, as_json: bool) -> None:
         if status.tasks is None:
             raise UsageError(f"run `{status.id}` has no tasks to list", hint=f"serried show {status.id}")
         if as_json:
-            run_view.out_runs([task_of(status, index).to_json() for index in status.tasks])
+            console.out_json(runs=[task_of(status, index).to_json() for index in status.tasks])
         else:
             run_lines.out_tasks(status)
     else:
         page = ShowPage(selection, status, status.summary)
         if as_json:
-            run_view.out_runs([page.to_json()])
+            console.out_json(runs=[page.to_json()])
         else:
             console.out("\n".join(page.lines()))
             console.say()

@@ -69,7 +69,7 @@ def wait_command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -
         console.note("stopped waiting; the runs continue (see serried ps)")
         sys.exit(130)
     if as_json:
-        run_view.out_runs([status.to_json() for status in found])
+        console.out_json(runs=[status.to_json() for status in found])
     else:
         _say_how(selections, found)
     _exit(found, timeout)

@@ -124,7 +124,7 @@ def rerun_command(*, run: str, failed: bool | None, fresh: bool, new_code: bool,
             raise
         console.note(f"nothing to repeat: {error.message}")
         if how["as_json"]:
-            run_view.out_runs([])
+            console.out_json(runs=[])
         return
     send(prepared, **how)
 
@@ -173,7 +173,7 @@ def _print_submitted(records: Sequence[Record], prepared: Sequence[Prepared], *,
     if as_json:
         from serried.records.status import just_submitted
 
-        run_view.out_runs([just_submitted(record).to_json() for record in records])
+        console.out_json(runs=[just_submitted(record).to_json() for record in records])
         return
     if len(prepared) == 1:
         console.say()

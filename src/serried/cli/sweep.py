@@ -494,7 +494,7 @@ def retry_command(*, run: str, fresh: bool, new_code: bool, **how: bool) -> None
     if not by_run:
         console.note(f"nothing to repeat: no trial of sweep `{found.sweep.first}` has failed")
         if how["as_json"]:
-            run_view.out_runs([])
+            console.out_json(runs=[])
         return
     records = [status.record for status in found.runs if status.record.id in by_run]
     with options.progress(dry_run=how["dry_run"]) as observe:

@@ -37,7 +37,7 @@ def command(*, run: str, as_json: bool) -> None:
     status = statuses_of([run_view.select(run)])[0]
     explanation = explain(status)
     if as_json:
-        run_view.out_runs([explanation.to_json()])
+        console.out_json(runs=[explanation.to_json()])
     else:
         console.out("\n".join(_lines(explanation)))
     run_view.warn_if_stale([status])

@@ -37,7 +37,7 @@ from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable, Submission, Summary
 from serried.schedulers.interface import Job, Scheduler
 from serried.schema import SCHEMA, names, reasons
-from serried.schema.endings import Condition, End, condition_of, warnings_in
+from serried.schema.endings import Condition, End, NodeEnded, condition_of, entries, warnings_in
 from serried.schema.events import JournalEvent
 from serried.schema.exits import Exit
 from serried.schema.layout import AttemptDirectory, TaskDirectory, owner_of, withdraw, worker_in
@@ -499,11 +499,11 @@ def _all_ended_well(attempt: AttemptDirectory, nodes: int, ranks: set[int]) -> f
     head = read_journal(attempt.events)
     order = [event.get("event") for event in head]
     before = order[: order.index(JournalEvent.ALL_RANKS_ENDED)] if JournalEvent.ALL_RANKS_ENDED in order else order
-    ends = [event for event in head if event.get("event") == JournalEvent.NODE_ENDED]
-    if _MAY_CHANGE_AN_EXIT.intersection(before) or any(event.get("left") for event in ends):
+    ends = entries(head, JournalEvent.NODE_ENDED, NodeEnded)
+    if _MAY_CHANGE_AN_EXIT.intersection(before) or any(end.left for end in ends):
         return None
-    exits = [Exit.from_json(fields) for event in ends for fields in event["exits"]]
-    for node in set(range(nodes)) - {event.get("node") for event in ends}:
+    exits = [exit_ for end in ends for exit_ in end.exits]
+    for node in set(range(nodes)) - {end.node for end in ends}:
         journal = read_journal(attempt.node_events(node))
         exits += [Exit.from_json(event) for event in journal if event.get("event") == JournalEvent.RANK_EXIT]
     is_well = all(exit_.exit_code == 0 and not exit_.ended_by_us for exit_ in exits)
@@ -1145,12 +1145,7 @@ def _in_context(found: Verdict, evidence: Evidence, reason: Reason | None) -> Ve
 def task_of(whole: RunStatus, index: int) -> RunStatus:
     """The status of one task of an array, with the facts of its own exit.json."""
     status = RunStatus(
-        whole.record,
-        whole.summary,
-        whole.verdict,
-        task=index,
-        job=whole.job_of(index),
-        is_elsewhere=whole.is_elsewhere,
+        whole.record, whole.summary, whole.verdict, task=index, job=whole.job_of(index), is_elsewhere=whole.is_elsewhere
     )
     if whole.tasks is None or index not in whole.tasks:
         if whole.has_ended or whole.tasks is None:

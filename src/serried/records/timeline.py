@@ -10,7 +10,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 from serried.base import NamedTuple
@@ -21,7 +21,7 @@ from serried.records.logs import launch_order
 from serried.records.record import Record, RecordUnreadable, jobs_text
 from serried.records.status import Verdict, attempt_numbers, latest_attempt
 from serried.schema import exits, names
-from serried.schema.endings import End, outputs_left_out
+from serried.schema.endings import End, documents_in, launch_documents, outputs_left_out
 from serried.schema.events import ItemOrigin, JournalEvent
 from serried.schema.layout import AttemptDirectory, TaskDirectory
 from serried.schema.reasons import Reason
@@ -175,10 +175,10 @@ def _launch_lines(attempt: AttemptDirectory, nodes: int) -> Iterator[_Line]:
         if launch.ended is not None:
             yield launch.ended, f"{name} ended" + ("" if launch.status is None else f" with status {launch.status}")
     # Programs that are no launchers, and whose failure the script did not handle.
-    launched = {document.get("call") for document in _documents(attempt.launches)}
+    launched = {document.get("call") for document in launch_documents(attempt.launches)}
     failures = [
         failure
-        for failure in _documents_in(attempt.launches / "failures")
+        for failure in documents_in(attempt.launches / "failures")
         if not any(failure.get(fact) for fact in ("handled", "signalled", "within"))
         if failure.get("call") not in launched
     ]
@@ -357,11 +357,11 @@ class ScriptLaunch:
 def launches(attempt: AttemptDirectory, nodes: int) -> list[ScriptLaunch]:
     """All launches of an attempt, in the order of their ids. Several ranks may have started the same launch."""
     documents: dict[str, list[Mapping[str, Any]]] = {}
-    for document in _documents(attempt.launches):
+    for document in launch_documents(attempt.launches):
         documents.setdefault(str(document["launch"]), []).append(document)
     if not documents:
         return []
-    failures = {document["call"]: document for document in _documents_in(attempt.launches / "failures")}
+    failures = {document["call"]: document for document in documents_in(attempt.launches / "failures")}
     hosts = _hosts(read_journal(attempt.events))
     ranks: dict[str, list[Entry]] = {}
     for node in range(nodes):
@@ -403,20 +403,6 @@ def _launch(
             by_themselves, key=lambda entry: (bool(entry.get("stumbled")), entry["t"], entry["rank"]), default=None
         ),
     )
-
-
-def _documents(folder: Path) -> list[dict[str, Any]]:
-    """Of the launches, also of those that ranks of launches started."""
-    found = _documents_in(folder)
-    for rank in folder.glob("[0-9]*/**/rank-*"):
-        found += _documents_in(rank)
-    return sorted(found, key=lambda document: float(document["time"]))
-
-
-def _documents_in(folder: Path) -> list[dict[str, Any]]:
-    """The complete documents in a folder."""
-    documents = (read_json(path) for path in folder.glob("*.json"))
-    return [document for document in documents if document and "time" in document]
 
 
 class RankProcess(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import functools
 import types
 import typing
@@ -33,6 +34,21 @@ def from_json(kind: Type[T], value: Any) -> T:
     return reader(value)
 
 
+def facts_of(entry: Any) -> Dict[str, Any]:
+    """A named tuple as an object, without the fields that have their default."""
+    defaults = entry._field_defaults
+    given = entry._asdict().items()
+    return {name: _item(value) for name, value in given if name not in defaults or value != defaults[name]}
+
+
+def _item(value: Any) -> Any:
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if not isinstance(value, tuple):
+        return value
+    return facts_of(value) if hasattr(value, "_fields") else [_item(item) for item in value]
+
+
 def known_fields(kind: Any, document: Mapping[str, Any]) -> Dict[str, Any]:
     """The fields of `kind` that `document` has, without those of another type."""
     found = {}
@@ -46,7 +62,7 @@ def known_fields(kind: Any, document: Mapping[str, Any]) -> Dict[str, Any]:
 @functools.lru_cache(maxsize=None)
 def _reader(kind: Any) -> Callable[[Any], Any]:
     if hasattr(kind, "_fields") or hasattr(kind, "__dataclass_fields__"):
-        return functools.partial(_object, kind)
+        return getattr(kind, "of_json", None) or functools.partial(_object, kind)
     origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
     if origin is Any:
         return lambda value: value
@@ -59,7 +75,8 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
     if origin is Mapping:
         read = _reader(inner[1])
         return lambda value: {name: read(item) for name, item in _plain(dict, value).items()}
-    return functools.partial(_plain, (int, float) if origin is float else origin)
+    is_enumeration = isinstance(origin, type) and issubclass(origin, enum.Enum)
+    return origin if is_enumeration else functools.partial(_plain, (int, float) if origin is float else origin)
 
 
 @functools.lru_cache(maxsize=None)

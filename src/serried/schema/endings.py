@@ -1,7 +1,7 @@
-"""How an attempt, a task or a run ended: exit.json, and the warnings that journals give for it.
+"""How an attempt, a task or a run ended: entries of the journals that show it, exit.json, and warnings.
 
-Agents write and revise that of an attempt. The first reader that is certain of the end of a run writes it into the
-record.
+Head and nodes write the entries, in JSON without the fields that have their default. Agents write and revise the
+exit.json of an attempt. The first reader that is certain of the end of a run writes it into the record.
 """
 
 from __future__ import annotations
@@ -9,14 +9,158 @@ from __future__ import annotations
 import contextlib
 import itertools
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar
 
 from serried.base import NamedTuple, files
 from serried.base.text import counted, spell
 from serried.schema import SCHEMA, exits, names, reasons
-from serried.schema.codec import from_json, known_fields
+from serried.schema.codec import facts_of, from_json, known_fields
 from serried.schema.events import JournalEvent
+from serried.schema.exits import Exit
 from serried.schema.reasons import Reason
+
+T = TypeVar("T")
+
+
+def entries(journal: Iterable[Mapping[str, Any]], event: str, kind: Type[T]) -> List[T]:
+    """The entries of one event. Raises ValueError for one that lacks a field."""
+    return [from_json(kind, entry) for entry in journal if entry.get("event") == event]
+
+
+class Stopping(NamedTuple):
+    """A node's journal has the reason alone."""
+
+    reason: Reason
+    because: str = ""
+    save: bool = False
+    """Ranks were asked to save."""
+    notice: Optional[str] = None
+    """The signal that they received for that, such as `USR1`."""
+    node: Optional[int] = None
+    """The node that received the scheduler's TERM."""
+    absent: Tuple[str, ...] = ()
+    """Hosts whose agents had not connected."""
+    launches: Optional[Tuple[str, ...]] = None
+    """Those of a job script that ran then."""
+    by: str = ""
+    """The user who requested it."""
+    ranks: Tuple[int, ...] = ()
+    """Those that had written nothing for too long."""
+    values: int = 0
+    """Of the metric, by which the search ended the trial."""
+    t: float = 0.0
+
+
+class NodeLost(NamedTuple):
+    node: int
+    host: str
+    code: Optional[str] = None
+    """A reason."""
+    because: str = ""
+
+
+class UncopiedOutputs(NamedTuple):
+    """Results or checkpoints that could not be copied back from a node; in JSON without what is unknown."""
+
+    kind: str = "results"
+    """Or `checkpoints`."""
+    files: Optional[int] = None
+    bytes: Optional[int] = None
+    names: Tuple[str, ...] = ()
+    """Some of the files."""
+    problem: str = ""
+    """Why the first one could not be copied."""
+    folder: str = ""
+    """On the node's disk."""
+    node: Optional[int] = None
+    """As `host`, unless it is in the node's own journal."""
+    host: str = ""
+    is_lost: bool = False
+    """The node does not have the files any more."""
+
+    @classmethod
+    def of_json(cls, entry: object) -> UncopiedOutputs:
+        """As far as it is known: what was not copied must not be forgotten for a field of another type."""
+        return cls(**known_fields(cls, entry)) if isinstance(entry, dict) else cls()
+
+    def to_json(self) -> Dict[str, Any]:
+        return {**facts_of(self), "kind": self.kind, "names": list(self.names)}
+
+
+class Unsaved(NamedTuple):
+    """Checkpoints that the training library could not save."""
+
+    count: int  # type: ignore[assignment]  # a tuple has a method of this name
+    problem: str
+
+
+class NodeEnded(NamedTuple):
+    """What a node agent reports when its ranks have ended, and all copies are made or given up."""
+
+    node: int = 0
+    host: str = ""
+    exits: Tuple[Exit, ...] = ()
+    """Of its ranks."""
+    left: Tuple[str, ...] = ()
+    """Commands that still ran after the ranks."""
+    swept: Optional[int] = None
+    """The number of processes that it ended."""
+    unsaved: Optional[Unsaved] = None
+    missing: Tuple[UncopiedOutputs, ...] = ()
+    contact: Optional[bool] = None
+    """Ranks were connected to others; None where it cannot tell."""
+    cpu_seconds: float = 0.0
+    """Of its ranks, if they were watched for that."""
+
+
+class ScriptLaunched(NamedTuple):
+    """A launch of a job script."""
+
+    launch: str = ""
+    name: str = ""
+    kind: str = ""
+    call: str = ""
+    """The call of the script that made it; empty if no bash has seen it."""
+
+
+def launch_documents(folder: Path) -> List[Dict[str, Any]]:
+    """What launches of a job script wrote as they began, by time; of one that several ranks started, all."""
+    found = documents_in(folder)
+    for rank in folder.glob("[0-9]*/**/rank-*"):
+        found += documents_in(rank)
+    return sorted(found, key=lambda document: float(document["time"]))
+
+
+def documents_in(folder: Path) -> List[Dict[str, Any]]:
+    """The complete documents of launches, or of failed calls, in a folder."""
+    documents = map(files.read_json, sorted(folder.glob("*.json")))
+    return [document for document in documents if document and "time" in document]
+
+
+class FailedCall(NamedTuple):
+    """A failed call of a launcher or of Python in a job script."""
+
+    call: str = ""
+    words: str = ""
+    status: int = 0
+    line: int = 0
+    handled: bool = False
+    signalled: bool = False
+    """The script ended it."""
+    within: Optional[str] = None
+    """The launch in which a rank made the call."""
+    read: Optional[bool] = None
+    """The script has read its status."""
+    time: Optional[float] = None
+    seconds: Optional[float] = None
+    """When, as in an exit."""
+    output: Optional[int] = None
+    """The size of the script's output by then."""
+
+
+class Launches(NamedTuple):
+    launches: Tuple[ScriptLaunched, ...]
+    failures: Tuple[FailedCall, ...]
 
 
 class Condition(NamedTuple):
@@ -61,37 +205,7 @@ class FailureRecord(NamedTuple):
     """The last lines of its output."""
 
     def to_json(self) -> Dict[str, Any]:
-        fields = {**self._asdict(), "tail": list(self.tail)}
-        return {name: value for name, value in fields.items() if value or name not in ("error", "launch")}
-
-
-class UncopiedOutputs(NamedTuple):
-    """Results or checkpoints that could not be copied back from a node; in JSON without what is unknown."""
-
-    kind: str = "results"
-    """Or `checkpoints`."""
-    files: Optional[int] = None
-    bytes: Optional[int] = None
-    names: Tuple[str, ...] = ()
-    """Some of the files."""
-    problem: str = ""
-    """Why the first one could not be copied."""
-    folder: str = ""
-    """On the node's disk."""
-    node: Optional[int] = None
-    """As `host`, unless it is in the node's own journal."""
-    host: str = ""
-    is_lost: bool = False
-    """The node does not have the files any more."""
-
-    @classmethod
-    def of(cls, entry: object) -> UncopiedOutputs:
-        """As far as it is known: what was not copied must not be forgotten for a field of another type."""
-        return cls(**known_fields(cls, entry)) if isinstance(entry, dict) else cls()
-
-    def to_json(self) -> Dict[str, Any]:
-        known = {name: value for name, value in self._asdict().items() if value != self._field_defaults[name]}
-        return {**known, "kind": self.kind, "names": list(self.names)}
+        return {**facts_of(self), "tail": list(self.tail)}
 
 
 class End(NamedTuple):
@@ -150,9 +264,9 @@ class End(NamedTuple):
         """
         unknown = dict.fromkeys(cls._fields[: cls._fields.index("conditions")])
         stated = document.get("missing")
-        entries = [entry for entry in stated if isinstance(entry, dict)] if isinstance(stated, list) else []
-        missing, conditions = tuple(map(UncopiedOutputs.of, entries)), conditions_of(document)
-        found = {**unknown, **known_fields(cls, document), "conditions": conditions, "missing": missing}
+        missing = [entry for entry in stated if isinstance(entry, dict)] if isinstance(stated, list) else []
+        known = known_fields(cls, {**document, "missing": missing})
+        found = {**unknown, **known, "conditions": conditions_of(document)}
         is_stated = found["state"] in names.ENDED | {names.REQUEUED}
         return cls(**{**found, "run": found["run"] or "", "state": found["state"] if is_stated else ""})
 
@@ -205,7 +319,7 @@ class SideExit(NamedTuple):
     host: str = ""
 
     def to_json(self) -> Dict[str, Any]:
-        return {name: value for name, value in self._asdict().items() if value or name not in self._field_defaults}
+        return facts_of(self)
 
 
 def shown(words: Sequence[str]) -> str:
@@ -260,7 +374,7 @@ def missing_outputs(events: Sequence[Mapping[str, Any]]) -> List[UncopiedOutputs
     begun = next((event for event in events if event["event"] == JournalEvent.STAGE_OUT_STARTED), None)
     ended = next((event for event in events if event["event"] == JournalEvent.STAGE_OUT_ENDED), None)
     if ended is not None:
-        return [*map(UncopiedOutputs.of, ended.get("missing", ()))]
+        return [*map(UncopiedOutputs.of_json, ended.get("missing", ()))]
     if begun is None:
         return []
     return [UncopiedOutputs(kind, problem=COPIER_KILLED, folder=begun["folder"]) for kind in begun["kinds"]]

@@ -1,7 +1,7 @@
 """Names of journal events and of messages between head, nodes and the processes beside them, with their fields.
 
 The values are the format on disk and on the wire. Later versions read old journals, so the values of `JournalEvent`
-never change.
+never change. Entries that show how an attempt ended are types in `endings`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class JournalEvent:
     LAUNCHED_RANK_RESTARTED = "launched-rank-restarted"
     # launch, rank, host: the head ends what still runs of a launch after the failure of this rank of it.
     ENDING_LAUNCH = "ending-launch"
-    LAUNCHES = "launches"  # launches, failures: what the user's script launched, and its calls that failed.
-    NODE_LOST = "node-lost"  # node, host, because: a node agent disappeared before it was done.
-    NODE_ENDED = "node-ended"  # node, host, exits, left, swept, unsaved, missing: a node agent is done.
+    LAUNCHES = "launches"  # `endings.Launches`: what the user's script launched, and its calls that failed.
+    NODE_LOST = "node-lost"  # `endings.NodeLost`: a node agent disappeared before it was done.
+    NODE_ENDED = "node-ended"  # `endings.NodeEnded`: a node agent is done.
     # status, said: the scheduler's launcher of the agents exited; `said` is its last output.
     AGENT_LAUNCHER_EXITED = "launcher-exit"
     LAUNCH_FAILED = "launch-failed"  # message, status: the attempt ended before its ranks started.
@@ -47,9 +47,7 @@ class JournalEvent:
     # Both.
     # node, host in the head's journal: all ranks of a node. rank, local_rank, pid in a node's: one rank.
     STARTED = "started"
-    # reason, and in the head's journal because, save, notice, absent, node: ranks are to end, or to save first. Of a
-    # job script also `launches`: those that run then.
-    STOPPING = "stopping"
+    STOPPING = "stopping"  # `endings.Stopping`: ranks are to end, or to save first.
     STAGING = "staging"  # bytes, of, files, of_files, rate, left, waits_for, unpacks: progress of the slowest node.
     STAGED = "staged"  # bytes, files, seconds: the data is on the node, or on all nodes.
     LAUNCHER_EXITED = "starter-ended"  # name, status, said, problem: a launcher of ranks exited.
@@ -155,7 +153,7 @@ class ToHead:
     RELAY = "relay"  # to, message: for another node.
     STOP = "stop"  # reason: the scheduler sent TERM to this node.
     ORPHANED = "orphaned"  # The scheduler's process on this node ended.
-    DONE = "done"  # exits, left, swept, unsaved, missing, contact, cpu_seconds.
+    DONE = "done"  # `endings.NodeEnded`, without node and host.
 
 
 class FromLaunched:

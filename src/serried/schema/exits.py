@@ -6,7 +6,7 @@ import signal as signals
 from typing import Any, Dict, Mapping, Optional
 
 from serried.base import NamedTuple
-from serried.schema.codec import from_json
+from serried.schema.codec import facts_of, from_json
 
 
 class Exit(NamedTuple):
@@ -54,13 +54,7 @@ class Exit(NamedTuple):
         return from_json(cls, fields)
 
     def to_json(self) -> Dict[str, Any]:
-        kept = _OF_LAUNCH if self.launch else ()
-        defaults = self._field_defaults
-        return {
-            name: value
-            for name, value in self._asdict().items()
-            if name in kept or name not in defaults or value != defaults[name]
-        }
+        return {**facts_of(self), **{name: getattr(self, name) for name in _OF_LAUNCH if self.launch}}
 
     @property
     def has_failed(self) -> bool:

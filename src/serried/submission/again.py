@@ -114,8 +114,7 @@ def prepare_again(
     )
     warnings = [*beginning.warnings]
     if beginning.resume is not None and not fresh:
-        end = record.end if selection.task is None else None
-        end = end or End.read_known(selection.place.exit)
+        end = (record.end if selection.task is None else None) or End.read_known(selection.place.exit)
         if end and end.state == COMPLETED:
             is_complete = f"run `{selection}` has completed, so little may be left to train"
             warnings.append(f"{is_complete}; `--fresh` begins from its start")

@@ -63,12 +63,7 @@ MOST_NAMES = 10_000
 Tick = Callable[["Count"], None]
 
 
-def settle(
-    plan: Plan,
-    resolved: config.Resolved,
-    variables: Mapping[str, str],
-    observe: Observe | None,
-) -> Settled:
+def settle(plan: Plan, resolved: config.Resolved, variables: Mapping[str, str], observe: Observe | None) -> Settled:
     """The plan with its data prepared, located and counted.
 
     `variables` are the job's environment. With None for `observe` nothing is prepared. Raises UsageError for paths that

@@ -82,13 +82,7 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     # With --commands the lines are the commands. The first stands for all where one command is needed.
     command = each[0] if each and request.command is None else request.command
     resolved = config.resolve(
-        request.experiment,
-        command,
-        request.overrides,
-        request.cluster,
-        directory,
-        environ,
-        is_script=request.is_script,
+        request.experiment, command, request.overrides, request.cluster, directory, environ, is_script=request.is_script
     )
     if resolved.script and (request.each or request.repeat):
         hint = f"`--array 0-{(request.repeat or 10) - 1}` runs it as a task for each index"
@@ -205,10 +199,7 @@ def decide_inside(request: Request, inside: Inside, directory: Path, environ: Ma
         scheduler=schedulers.LOCAL, inside=inside.scheduler, is_this_machine=False, dialect=dialect
     )
     asked = plan.allocation
-    for what, wanted, there in (
-        ("nodes", asked.nodes, len(inside.hosts)),
-        ("GPUs per node", asked.gpus, inside.gpus),
-    ):
+    for what, wanted, there in (("nodes", asked.nodes, len(inside.hosts)), ("GPUs per node", asked.gpus, inside.gpus)):
         if wanted > there:
             raise UsageError(
                 f"{wanted} {what} were requested, but job {inside.job} has {there}",

@@ -32,7 +32,7 @@ def facts(work):
     process = script.ScriptProcess.__new__(script.ScriptProcess)
     process._attempt = work.directory.attempt(1)
     process._began_at = 0.0
-    return process.launch_facts()
+    return process.all_launches()
 
 
 def test_a_failure_that_counts_is_recorded_however_many_were_handled(work, monkeypatch):
@@ -43,9 +43,9 @@ def test_a_failure_that_counts_is_recorded_however_many_were_handled(work, monke
     for number in range(9):
         document = {"call": f"n1.1.{number}", "status": 1, "handled": number != 7, "time": number, "name": "python"}
         (failures / f"n1.1.{number}.json").write_text(json.dumps({**document, "argv": ["-c", "exit(1)"]}))
-    recorded = facts(work)["failures"]
-    assert [failure["call"] for failure in recorded] == ["n1.1.7", "n1.1.0", "n1.1.1"]
-    assert recorded[0]["words"] == "python -c 'exit(1)'"
+    recorded = facts(work).failures
+    assert [failure.call for failure in recorded] == ["n1.1.7", "n1.1.0", "n1.1.1"]
+    assert recorded[0].words == "python -c 'exit(1)'"
 
 
 def test_the_newest_launches_are_recorded(work, monkeypatch):
@@ -53,7 +53,7 @@ def test_the_newest_launches_are_recorded(work, monkeypatch):
     for number in range(1, 5):
         document = {"launch": str(number), "time": number, "name": "srun"}
         (work.directory.attempt(1).launches / f"{number}.json").write_text(json.dumps(document))
-    assert [launch["launch"] for launch in facts(work)["launches"]] == ["3", "4"]
+    assert [launch.launch for launch in facts(work).launches] == ["3", "4"]
 
 
 def test_a_link_of_an_earlier_run_is_replaced(work, tmp_path):

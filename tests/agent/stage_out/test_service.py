@@ -250,7 +250,7 @@ def test_a_stuck_copy_is_given_up_before_the_schedulers_kill(share, tmp_path, mo
     while not told:
         clock[0], action = soon.pop(soon.index(min(soon, key=lambda it: it[0])))
         action()
-    missing = [(one["kind"], one["problem"]) for one in told[0]["missing"]]
+    missing = [(one.kind, one.problem) for one in told[0]]
     assert missing == [("checkpoints", "no time was left"), ("results", "no time was left")]
     assert 1000 < killed[0] < 1006
 

@@ -18,7 +18,7 @@ from serried.agent.outcome import checkpoint_progress, diagnose, reconcile, verd
 from serried.agent.outcome.evidence import AttemptEvidence, Event, FirstFailure, first_failure
 from serried.base import files
 from serried.schema import names
-from serried.schema.endings import End
+from serried.schema.endings import End, NodeEnded, Stopping, entries
 from serried.schema.events import JournalEvent
 from serried.schema.exits import Exit
 from serried.schema.reasons import Reason
@@ -46,8 +46,9 @@ def gather(attempt: Attempt, *, is_unrecorded: bool = False) -> AttemptEvidence:
     # All processes of a machine share this clock, from one boot to the next.
     is_same_clock = claim.get("host") == os.uname().nodename and claim.get("boot") == boot()
     head = files.entries(attempt.files.events)
-    reported = {event["node"] for event in head if event["event"] == JournalEvent.NODE_ENDED}
-    reason = next((event["reason"] for event in head if event["event"] == JournalEvent.STOPPING), None)
+    node_ends = entries(head, JournalEvent.NODE_ENDED, NodeEnded)
+    reported = {end.node for end in node_ends}
+    reason = next((stop.reason for stop in entries(head, JournalEvent.STOPPING, Stopping)), None)
     progressed = checkpoint_progress.position(attempt.directory.checkpoints, attempt.plan.watch_patterns).is_beyond(
         history.where_it_began(claim)
     )
@@ -64,6 +65,7 @@ def gather(attempt: Attempt, *, is_unrecorded: bool = False) -> AttemptEvidence:
         started=float(claim.get("started", time.time())),
         ended=time.time(),
         head=head,
+        node_ends=node_ends,
         nodes=nodes,
         saved=checkpoint_progress.since(
             attempt.directory.checkpoints, attempt.files.claim, attempt.plan.watch_patterns

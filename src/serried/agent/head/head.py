@@ -29,6 +29,8 @@ from serried.base import files, linux
 from serried.base.channel import Message
 from serried.base.text import expand_hosts, fold_hosts
 from serried.schema import checkpoints, names
+from serried.schema.codec import facts_of
+from serried.schema.endings import NodeLost, Stopping
 from serried.schema.events import JournalEvent, ToHead, ToNode
 from serried.schema.exits import Exit
 from serried.schema.reasons import Reason
@@ -275,6 +277,7 @@ LOGGED = {
     ToHead.LAUNCHED_RANK_FAILED: JournalEvent.LAUNCHED_RANK_FAILED,
     ToHead.LAUNCHED_RANK_RESTARTED: JournalEvent.LAUNCHED_RANK_RESTARTED,
     ToHead.GPUS_IN_USE: JournalEvent.GPUS_IN_USE,
+    ToHead.DONE: JournalEvent.NODE_ENDED,
 }
 """Messages that are also entries of the journal."""
 OTHER_FILES = 32
@@ -417,7 +420,7 @@ class Head:
         self._launcher.reap(children)
         if self._script:
             for exit_ in self._script.reap(children):
-                self.log_event(JournalEvent.LAUNCHES, **self._script.launch_facts())
+                self.log_event(JournalEvent.LAUNCHES, **facts_of(self._script.all_launches()))
                 self._nodes.broadcast(ToNode.SCRIPT_ENDED, exit=exit_.to_json())
 
     def _on_terminated(self, because: str, **facts: Any) -> None:
@@ -480,10 +483,8 @@ class Head:
 
     def _on_event(self, agent: NodeAgent, message: Message) -> None:
         event = message["event"]
-        facts = {name: value for name, value in message.items() if name != "event"}
-        log_event = partial(self.log_event, node=agent.index, host=agent.host)
         if event in LOGGED:
-            log_event(LOGGED[event], **facts)
+            self.log_event(**{**message, "event": LOGGED[event], "node": agent.index, "host": agent.host})
         if event == ToHead.SCRIPT_PLACE:
             self._start_script(agent, message["place"], message["address"])
         elif event in (ToHead.FAILED, ToHead.LAUNCHED_RANK_FAILED):
@@ -496,7 +497,6 @@ class Head:
             self.on_node_lost(agent, Reason.STEP_ENDED, "the scheduler's process there ended")
         elif event == ToHead.DONE:
             agent.is_done = True
-            log_event(JournalEvent.NODE_ENDED, **facts)
             self._finish_if_done()
         elif not self._stage_in.on_message(agent, message):
             self._launchers.on_message(agent, message)
@@ -538,7 +538,7 @@ class Head:
         if agent.is_done or self._has_ended:
             return
         agent.is_done = agent.is_lost = True
-        self.log_event(JournalEvent.NODE_LOST, node=agent.index, host=agent.host, code=code, because=because)
+        self.log_event(JournalEvent.NODE_LOST, **facts_of(NodeLost(agent.index, agent.host, code, because)))
         if self._have_ranks_started:
             self.stop(Reason.LOST, f"lost {agent.host}", self.attempt.grace_seconds)
         else:
@@ -561,9 +561,10 @@ class Head:
 
     def stop(self, reason: Reason, because: str, grace: float, **facts: Any) -> None:
         """End the ranks on every node: TERM, `grace`, KILL."""
-        absent = {} if self._have_ranks_started else {"absent": self._nodes.missing()}
-        running = {"launches": self._script.launches.running} if self._script else {}
-        self.log_event(JournalEvent.STOPPING, reason=reason, because=because, **absent, **running, **facts)
+        absent = () if self._have_ranks_started else tuple(self._nodes.missing())
+        launches = tuple(self._script.launches.running) if self._script else None
+        stopping = Stopping(reason, because, absent=absent, launches=launches, **facts)
+        self.log_event(JournalEvent.STOPPING, **facts_of(stopping))
         self._stop_reason = self._stop_reason or reason
         is_new = self._nodes.stop_ranks(reason, grace)
         self._launchers.stop()
@@ -589,7 +590,8 @@ class Head:
             notice = self.attempt.plan.limit.notify
             if self._script:
                 notice = self._script.send_notice(notice)
-            self.log_event(JournalEvent.STOPPING, reason=reason, because=because, save=True, notice=notice, **facts)
+            stopping = Stopping(reason, because, save=True, notice=notice, **facts)
+            self.log_event(JournalEvent.STOPPING, **facts_of(stopping))
             self._nodes.broadcast(ToNode.STOP, reason=reason, hard=False, grace=0)
 
     def _record_anomaly(self, anomaly: Anomaly) -> None:

@@ -17,7 +17,6 @@ import shlex
 import signal
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any, Dict, List, Optional, Set, Tuple, cast
 
 from serried.agent import system
@@ -30,7 +29,8 @@ from serried.agent.ranks.ranks import ForkedRanks, Rank, catches
 from serried.base import files, linux
 from serried.base.channel import Message
 from serried.base.text import show_duration
-from serried.schema import failure_report, launchers, names
+from serried.schema import codec, failure_report, launchers, names
+from serried.schema.endings import FailedCall, Launches, ScriptLaunched, documents_in, launch_documents
 from serried.schema.events import FromLaunched, JournalEvent, ToHead, ToLaunched, ToNode
 from serried.schema.exits import Exit
 from serried.schema.plan import UserScript
@@ -156,7 +156,7 @@ class ScriptProcess(ForkedRanks):
 
         The agents send TERM to the ranks, and a launcher ends after its ranks.
         """
-        here, launches = os.uname().nodename, read_launches(self._attempt.launches)
+        here, launches = os.uname().nodename, launch_documents(self._attempt.launches)
         launchers = {launch["pid"] for launch in launches if launch.get("host") == here}
         for rank in self.running:
             for pid in linux.group_members(rank.pid) or [rank.pid]:
@@ -164,48 +164,32 @@ class ScriptProcess(ForkedRanks):
                     system.send_signal(pid, signal.SIGTERM)
             rank.stop(0, everything=False)
 
-    def launch_facts(self) -> Dict[str, Any]:
-        """The fields of JournalEvent.LAUNCHES: the newest launches, and failed calls, first those that count."""
-        launches = read_launches(self._attempt.launches)[-MOST_RECORDED:]
-        failures = _documents(self._attempt.launches / "failures")
-        failures.sort(key=lambda document: (bool(document.get("handled")), float(document.get("time") or 0)))
-        return {
-            "launches": [{key: launch.get(key) for key in LAUNCH_FACTS} for launch in launches],
-            "failures": [self._failure_facts(failure) for failure in failures[:MOST_RECORDED]],
-        }
+    def all_launches(self) -> Launches:
+        """The newest launches, and failed calls, first those that count."""
+        launches = launch_documents(self._attempt.launches)[-MOST_RECORDED:]
+        failures = documents_in(self._attempt.launches / "failures")
+        failures.sort(key=lambda document: (bool(document.get("handled")), float(document["time"])))
+        return Launches(
+            tuple(ScriptLaunched(**codec.known_fields(ScriptLaunched, launch)) for launch in launches),
+            tuple(map(self._failed_call, failures[:MOST_RECORDED])),
+        )
 
-    def _failure_facts(self, failure: Dict[str, Any]) -> Dict[str, Any]:
+    def _failed_call(self, failure: Dict[str, Any]) -> FailedCall:
         words = shlex.join([str(failure.get("name")), *map(str, failure.get("argv") or ())])
         # From the start of the script to the failure: by the wall clock if that was on another node.
         if failure.get("host") == os.uname().nodename:
             seconds = float(failure.get("monotonic") or 0) - self._began_at
         else:
             seconds = float(failure.get("time") or 0) - (time.time() - (time.monotonic() - self._began_at))
-        return {
-            **{key: failure.get(key) for key in FAILURE_FACTS},
-            "words": words[:LONGEST_LINE],
-            "within": (failure.get("within") or {}).get("launch"),
-            "seconds": round(max(seconds, 0.0), 3),
-        }
+        return FailedCall(**codec.known_fields(FailedCall, failure))._replace(
+            words=words[:LONGEST_LINE],
+            within=(failure.get("within") or {}).get("launch"),
+            seconds=round(max(seconds, 0.0), 3),
+        )
 
 
-LAUNCH_FACTS = ("launch", "name", "kind", "untouched", "call")
-FAILURE_FACTS = ("call", "status", "handled", "read", "signalled", "name", "line", "output", "time")
 MOST_RECORDED = 1000
 LONGEST_LINE = 200
-
-
-def read_launches(folder: Path) -> List[Dict[str, Any]]:
-    """The documents of all launches, in the order of their start; of one that several ranks started, all."""
-    found = _documents(folder)
-    for rank in sorted(folder.glob("[0-9]*/**/rank-*")):
-        found += _documents(rank)
-    return sorted(found, key=lambda document: float(document.get("time") or 0))
-
-
-def _documents(folder: Path) -> List[Dict[str, Any]]:
-    known = (files.read_json(path) for path in sorted(folder.glob("*.json")))
-    return [document for document in known if isinstance(document, dict)]
 
 
 def link_log(work: Attempt, path: str) -> None:

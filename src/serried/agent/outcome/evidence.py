@@ -10,8 +10,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from serried.agent.outcome.checkpoint_progress import Saved
 from serried.base import NamedTuple
-from serried.schema import names
-from serried.schema.endings import UncopiedOutputs, missing_outputs
+from serried.schema import endings, names
 from serried.schema.events import JournalEvent
 from serried.schema.exits import Exit
 from serried.schema.reasons import Reason
@@ -38,57 +37,6 @@ class Obstacle(NamedTuple):
 NO_ATTEMPT_LEFT = Obstacle(Reason.RESTARTS_USED, "no further attempt is allowed")
 
 
-class StopEntry(NamedTuple):
-    """An entry STOPPING of the head's journal."""
-
-    reason: Reason
-    t: float
-    node: Optional[int] = None
-    """The node that received the scheduler's TERM."""
-    save: bool = False
-    """Ranks were asked to save."""
-    notice: Optional[str] = None
-    """The signal that they received for that, such as `USR1`."""
-    absent: Sequence[str] = ()
-    """Hosts whose agents had not connected."""
-    launches: Optional[Sequence[str]] = None
-    """Those of a job script that ran then."""
-    by: str = ""
-    ranks: Sequence[int] = ()
-    values: int = 0
-
-
-class LaunchEntry(NamedTuple):
-    """A launch of a job script, in an entry LAUNCHES."""
-
-    launch: str
-    name: str
-    kind: str
-    call: str
-    """The call of the script that made it; empty if no bash has seen it."""
-
-
-class FailedCall(NamedTuple):
-    """A failed call of a launcher or of Python in a job script, in an entry LAUNCHES."""
-
-    call: str
-    words: str
-    status: int
-    line: int
-    handled: bool
-    signalled: bool
-    """The script ended it."""
-    within: Optional[str]
-    """The launch in which a rank made the call."""
-    read: Optional[bool]
-    """The script has read its status."""
-    time: Optional[float]
-    seconds: Optional[float]
-    """When, as in an exit."""
-    output: Optional[int]
-    """The size of the script's output by then."""
-
-
 class AttemptEvidence(NamedTuple):
     run: str
     task: Optional[int]
@@ -100,6 +48,8 @@ class AttemptEvidence(NamedTuple):
     started: float
     ended: float
     head: Sequence[Event]
+    node_ends: Sequence[endings.NodeEnded]
+    """Those in `head`."""
     nodes: Dict[int, Sequence[Event]]
     """Journals of the nodes whose end is missing from the head's journal."""
     saved: Saved
@@ -132,10 +82,8 @@ class AttemptEvidence(NamedTuple):
         )
 
     @property
-    def stops(self) -> List[StopEntry]:
-        stops = self.all(JournalEvent.STOPPING)
-        fields = [{name: stop[name] for name in StopEntry._fields if name in stop} for stop in stops]
-        return [StopEntry(**{**known, "reason": Reason(known["reason"])}) for known in fields]
+    def stops(self) -> List[endings.Stopping]:
+        return endings.entries(self.head, JournalEvent.STOPPING, endings.Stopping)
 
     @property
     def reasons(self) -> List[Reason]:
@@ -155,7 +103,7 @@ class AttemptEvidence(NamedTuple):
         return [stop.reason for stop in (others if is_any_silent and not is_cancelled else stops)]
 
     @property
-    def requests(self) -> List[StopEntry]:
+    def requests(self) -> List[endings.Stopping]:
         """Requests to save and leave."""
         return [stop for stop in self.stops if stop.save]
 
@@ -175,7 +123,7 @@ class AttemptEvidence(NamedTuple):
     @property
     def exits(self) -> List[Exit]:
         """The exits of all ranks that are known to have ended, by the best source, with node and host."""
-        ended = [_exit_of(event, fields) for event in self.all(JournalEvent.NODE_ENDED) for fields in event["exits"]]
+        ended = [exit_._replace(node=end.node, host=end.host) for end in self.node_ends for exit_ in end.exits]
         hosts = self.hosts
         of_nodes = [
             _exit_of({"node": node, "host": hosts.get(node, self.host)}, event)
@@ -212,22 +160,22 @@ class AttemptEvidence(NamedTuple):
     @property
     def were_well_though_lost(self) -> bool:
         """Whether every rank exited with 0 and left no process, though an agent or job.sh was lost meanwhile."""
-        swept = {event["node"]: event.get("swept") for event in self.all(JournalEvent.NODE_ENDED)}
+        swept = {end.node: end.swept for end in self.node_ends}
         for node, events in self.nodes.items():
             swept[node] = next((event["count"] for event in events if event["event"] == JournalEvent.SWEPT), None)
         is_only_lost = self.reasons[:1] == [Reason.LOST] and not self.has(JournalEvent.SUPERSEDED)
         return is_only_lost and all(count == 0 for count in swept.values()) and self.are_all_well
 
     @property
-    def launches(self) -> List[LaunchEntry]:
-        every = [launch for event in self.all(JournalEvent.LAUNCHES) for launch in event["launches"]]
-        return [LaunchEntry(*map(launch.get, LaunchEntry._fields)) for launch in every]
+    def launches(self) -> List[endings.ScriptLaunched]:
+        entries = endings.entries(self.head, JournalEvent.LAUNCHES, endings.Launches)
+        return [launch for entry in entries for launch in entry.launches]
 
     @property
-    def failed_calls(self) -> List[FailedCall]:
+    def failed_calls(self) -> List[endings.FailedCall]:
         """In their order."""
-        every = [call for event in self.all(JournalEvent.LAUNCHES) for call in event["failures"]]
-        calls = [FailedCall(*map(call.get, FailedCall._fields)) for call in every]
+        entries = endings.entries(self.head, JournalEvent.LAUNCHES, endings.Launches)
+        calls = [call for entry in entries for call in entry.failures]
         return sorted(calls, key=lambda call: float((call.time if call.seconds is None else call.seconds) or 0))
 
     @property
@@ -254,18 +202,14 @@ class AttemptEvidence(NamedTuple):
         return self.saved.is_newer and any(exit_.exit_code == names.EXIT_SAVED for exit_ in self.exits)
 
     @property
-    def missing(self) -> List[UncopiedOutputs]:
+    def missing(self) -> List[endings.UncopiedOutputs]:
         """By node and kind."""
-        missing = [
-            UncopiedOutputs.of(outputs)._replace(node=event["node"], host=event["host"])
-            for event in self.all(JournalEvent.NODE_ENDED)
-            for outputs in event.get("missing", ())
-        ]
+        missing = [outputs._replace(node=end.node, host=end.host) for end in self.node_ends for outputs in end.missing]
         if self.has(JournalEvent.ORPHANED) and not self.has(JournalEvent.ENDED):
             return missing  # the head records this end at once, and again when its nodes have copied what they can
         for node, events in sorted(self.nodes.items()):
             host = self.hosts.get(node, self.host)
-            missing += [outputs._replace(node=node, host=host) for outputs in missing_outputs(events)]
+            missing += [outputs._replace(node=node, host=host) for outputs in endings.missing_outputs(events)]
         return missing
 
 
@@ -400,7 +344,7 @@ def _is_within(exit_: Exit, launch: str) -> bool:
     return f"{exit_.launch}.".startswith(f"{launch}.")
 
 
-def _passed_on(evidence: AttemptEvidence, status: Optional[int]) -> List[FailedCall]:
+def _passed_on(evidence: AttemptEvidence, status: Optional[int]) -> List[endings.FailedCall]:
     """The calls that failed with the status of the script, which did not handle their failure, or read the status."""
     return [call for call in evidence.failed_calls if call.status == status and (call.read or not call.handled)]
 

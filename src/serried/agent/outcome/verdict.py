@@ -9,7 +9,7 @@ from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, Fir
 from serried.base import NamedTuple
 from serried.base.text import iso
 from serried.schema import endings, names
-from serried.schema.endings import Condition, End, FailureRecord, UncopiedOutputs
+from serried.schema.endings import Condition, End, FailureRecord, NodeLost, UncopiedOutputs, entries
 from serried.schema.events import JournalEvent
 from serried.schema.exits import Exit
 from serried.schema.reasons import Reason, parse
@@ -248,18 +248,18 @@ def _hindered(verdict: AttemptVerdict, obstacle: Obstacle) -> AttemptVerdict:
 
 def _of_loss(evidence: AttemptEvidence) -> AttemptVerdict:
     """A killed agent makes the launcher exit; a lost node leaves the launcher waiting."""
-    every = evidence.all(JournalEvent.NODE_LOST)
-    lost = [event for event in every if event.get("code") not in CONSEQUENCES] or every
-    hosts = [event["host"] for event in lost] or [evidence.host]
+    every = entries(evidence.head, JournalEvent.NODE_LOST, NodeLost)
+    lost = [node for node in every if node.code not in CONSEQUENCES] or every
+    hosts = [node.host for node in lost] or [evidence.host]
     where = ", ".join(hosts)
     order = [event["event"] for event in evidence.head]
     launcher_left = JournalEvent.AGENT_LAUNCHER_EXITED in order and JournalEvent.ENDING_AGENT_LAUNCHER not in order
     said = " ".join(evidence.launcher_lines).lower()
-    is_node = any(event.get("code") == Reason.STEP_ENDED for event in lost) or "node fail" in said
-    if lost and all(event.get("code") == Reason.LAUNCHER_ENDED for event in lost) and not is_node:
+    is_node = any(node.code == Reason.STEP_ENDED for node in lost) or "node fail" in said
+    if lost and all(node.code == Reason.LAUNCHER_ENDED for node in lost) and not is_node:
         return _killed(Reason.AGENT_KILLED, "the launcher ended while ranks still ran")
     if lost and launcher_left and not is_node:
-        own = [[entry["event"] for entry in evidence.nodes.get(event["node"], ())] for event in lost]
+        own = [[entry["event"] for entry in evidence.nodes.get(node.node, ())] for node in lost]
         if all(JournalEvent.HEAD_LOST in entries for entries in own):
             return _lost_node(f"the connection to the agent on {where} broke", hosts)
         return _killed(Reason.AGENT_KILLED, f"the agent on {where} was killed")
@@ -310,38 +310,35 @@ def _at_step(evidence: AttemptEvidence) -> str:
 
 def _unsaved(evidence: AttemptEvidence) -> List[Condition]:
     """Checkpoints that could not be saved, as on a full disk. The program may have continued nevertheless."""
-    unsaved = [event["unsaved"] for event in evidence.all(JournalEvent.NODE_ENDED) if event.get("unsaved")]
-    if not unsaved:
+    unsaved = next((end.unsaved for end in evidence.node_ends if end.unsaved), None)
+    if unsaved is None:
         return []
-    count, problem = unsaved[0]["count"], unsaved[0]["problem"]
-    few = "checkpoint" if count == 1 else "checkpoints"
-    return [Condition(Reason.UNSAVED, f"{count} {few} could not be saved: {problem}")]
+    few = "checkpoint" if unsaved.count == 1 else "checkpoints"
+    return [Condition(Reason.UNSAVED, f"{unsaved.count} {few} could not be saved: {unsaved.problem}")]
 
 
 def _of_peace(evidence: AttemptEvidence) -> AttemptVerdict:
     """The end of an attempt without a stop, or whose ranks had all exited before the stop."""
     if not evidence.are_all_ended:
         return _killed(Reason.AGENT_KILLED, f"the head agent on {evidence.host} was killed")
-    left = [(event["host"], event["left"]) for event in evidence.all(JournalEvent.NODE_ENDED) if event["left"]]
+    left = next((end for end in evidence.node_ends if end.left), None)
     if left:
-        host, commands = left[0]
-        what = ", ".join(f"`{command}`" for command in commands[:3])
-        return AttemptVerdict(
-            names.FAILED, 1, Reason.LEFT_RUNNING, f"every rank exited with status 0, but on {host} {what} still ran"
-        )
+        what = ", ".join(f"`{command}`" for command in left.left[:3])
+        message = f"every rank exited with status 0, but on {left.host} {what} still ran"
+        return AttemptVerdict(names.FAILED, 1, Reason.LEFT_RUNNING, message)
     which = "the script" if evidence.is_script else "every rank"
     return AttemptVerdict(names.COMPLETED, 0, None, f"{which} exited with status 0")
 
 
 def _unconnected_warnings(evidence: AttemptEvidence) -> List[Condition]:
     """The warning that ranks ran as separate programs; none if a node cannot tell, or if a rank failed early."""
-    ends = evidence.all(JournalEvent.NODE_ENDED)
-    is_known = bool(ends) and len(ends) == len(evidence.hosts) and all(end.get("contact") is False for end in ends)
+    ends = evidence.node_ends
+    is_known = bool(ends) and len(ends) == len(evidence.hosts) and all(end.contact is False for end in ends)
     if not is_known or evidence.has(JournalEvent.RANKS_CONNECTED):
         return []
     reported = evidence.all(JournalEvent.RANKS_UNCONNECTED)
     if evidence.are_all_ended:
-        was_busy = sum(end["cpu_seconds"] for end in ends) >= BUSY_SECONDS * evidence.world_size
+        was_busy = sum(end.cpu_seconds for end in ends) >= BUSY_SECONDS * evidence.world_size
         text = unconnected_message(evidence.world_size) if was_busy or reported else None
     else:  # a rank that was ended while it imported torch would have connected later
         text = str(reported[0]["message"]) if reported else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
@@ -13,7 +13,8 @@ from serried.agent.loop import Loop, Timer
 from serried.agent.node_disk.folder import Folder
 from serried.base.channel import Message
 from serried.schema.checkpoints import IN_CHECKPOINTS
-from serried.schema.endings import outputs_left_out
+from serried.schema.codec import from_json
+from serried.schema.endings import UncopiedOutputs, outputs_left_out
 from serried.schema.events import FromStageOut, JournalEvent, ToHelper, ToNode
 from serried.schema.layout import CHECKPOINTS, RESULTS
 from serried.schema.reasons import Reason
@@ -36,7 +37,7 @@ LOST_SECONDS = 6.0
 RESERVE_SECONDS = 5.0
 """For the head to record the end before the scheduler's KILL."""
 
-Callback = Callable[[Dict[str, Any]], None]
+Callback = Callable[[Tuple[UncopiedOutputs, ...]], None]
 
 
 class StageOut:
@@ -142,7 +143,7 @@ class StageOut:
         `trusted` says that all writers on this node exited by themselves.
         """
         if not self._starts:
-            callback({})
+            callback(())
             return
         self._callback, self._trusted = callback, trusted
         if not self._waits_for_others:
@@ -227,7 +228,7 @@ class StageOut:
     def _give_up(self, problem: str) -> None:
         if self._process:
             self._process.kill()
-        self._resolve({"missing": [{"kind": kind, "names": [], "problem": problem} for kind in self._kinds()]})
+        self._resolve({"missing": [UncopiedOutputs(kind, problem=problem).to_json() for kind in self._kinds()]})
 
     def _kinds(self) -> List[str]:
         return [CHECKPOINTS] * bool(self._attempt.plan.checkpoint) + [RESULTS] * self._has_results
@@ -239,14 +240,15 @@ class StageOut:
         callback, self._callback = self._callback, None
         self._is_resolved = True
         facts = {name: value for name, value in facts_received.items() if name != "event"}
-        missing = [{**entry, "folder": str(self._folder.path)} for entry in facts.get("missing", ())]
-        for entry in missing:
-            system.log(f"{entry['kind']} could not be copied back: {entry['problem']}")
+        uncopied = (from_json(UncopiedOutputs, outputs) for outputs in facts.get("missing", ()))
+        missing = tuple(outputs._replace(folder=str(self._folder.path)) for outputs in uncopied)
+        for outputs in missing:
+            system.log(f"{outputs.kind} could not be copied back: {outputs.problem}")
         for name in facts.get("torn", ()):
             system.log(f"checkpoint {name!r} may be torn and was not copied back")
         for sentence in outputs_left_out(facts):
             system.log(sentence)
-        self._log_event(JournalEvent.STAGE_OUT_ENDED, **{**facts, "missing": missing})
+        self._log_event(JournalEvent.STAGE_OUT_ENDED, **{**facts, "missing": [one.to_json() for one in missing]})
         if not missing:
             self._folder.let_go()
-        callback({"missing": missing} if missing else {})
+        callback(missing)

@@ -220,11 +220,7 @@ class Task:
         )
 
     def _environment(self, slots: tuple[str, ...]) -> dict[str, str]:
-        own = {
-            names.LOCAL_JOB: self._mark,
-            names.JOB: str(self._job),
-            names.RESTARTS: str(self.standing.restarts),
-        }
+        own = {names.LOCAL_JOB: self._mark, names.JOB: str(self._job), names.RESTARTS: str(self.standing.restarts)}
         if self._request.time_seconds is not None:
             own[names.JOB_END] = f"{time.time() + self._request.time_seconds:.3f}"
         if self._request.pool != NOTHING:
@@ -333,13 +329,7 @@ class Task:
 
     def _end(self, state: str, *, exit_code: int | None = None, number: int | None = None, reason: str = "") -> None:
         self.standing = self.standing._replace(
-            state=state,
-            reason=reason,
-            exit_code=exit_code,
-            signal=number,
-            ended=time.time(),
-            slots=(),
-            child=None,
+            state=state, reason=reason, exit_code=exit_code, signal=number, ended=time.time(), slots=(), child=None
         )
 
 
