@@ -497,6 +497,7 @@ def json_schema(table: Table = ROOT) -> dict[str, Any]:
 def _property(key: Key) -> dict[str, Any]:
     kind = key.kind
     about = f"{key.help} Value: {kind.name}." + (f" Default: {key.default}." if key.default else "")
+    about = re.sub(r"\[([^]]+)\]\(([\w-]+)\.md[^)]*\)", r"\1 (`serried docs \2`)", about)  # as a page links to another
     if kind.names:
         return {"description": about, "type": "object"}
     is_choice = isinstance(kind.parse, values.choice)
