@@ -136,8 +136,9 @@ def test_a_file_that_is_watched_by_its_name_is_a_checkpoint_whatever_its_name(tm
         path.write_text("iteration 7")
         os.utime(path, (when, when))
     assert checkpoints.newest(root, [watch]) == (root / name if is_one else None)
-    assert checkpoint_progress.since(root, claim, [watch]).is_newer is is_one
-    assert checkpoint_progress.position(root, [watch]).newest == (200 * 10**9 if is_one else 0)
+    found = checkpoint_progress.position(root, [watch])
+    assert checkpoint_progress.since(root, claim, found).is_newer is is_one
+    assert found.newest == (200 * 10**9 if is_one else 0)
 
 
 def test_another_programs_file_called_complete_is_a_file_like_any_other(tmp_path):

@@ -339,7 +339,8 @@ def test_what_was_never_finished_is_nothing_to_go_on_from(tmp_path, unfinished):
     path.parent.mkdir(parents=True)
     path.touch()
     os.utime(path, ns=(5, 2**62))
-    assert (since(directory, claim), position(directory)) == (Saved(False, None), Position(None, 0))
+    found = position(directory)
+    assert (since(directory, claim, found), found) == (Saved(False, None), Position(None, 0))
 
 
 def test_what_an_attempt_has_saved_is_newer_than_its_beginning(tmp_path):
@@ -349,7 +350,7 @@ def test_what_an_attempt_has_saved_is_newer_than_its_beginning(tmp_path):
         (directory / f"step-{number}").mkdir(parents=True)
         (directory / f"step-{number}" / "COMPLETE").write_text('{"schema": 1, "files": {}}')
         os.utime(directory / f"step-{number}" / "COMPLETE", ns=(5, nanoseconds))
-    assert since(directory, claim) == Saved(True, 7)
+    assert since(directory, claim, position(directory)) == Saved(True, 7)
 
 
 def test_blanks_are_filled_in_and_nothing_else_is():

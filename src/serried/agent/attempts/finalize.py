@@ -49,9 +49,8 @@ def gather(attempt: Attempt, *, is_unrecorded: bool = False) -> AttemptEvidence:
     node_ends = entries(head, JournalEvent.NODE_ENDED, NodeEnded)
     reported = {end.node for end in node_ends}
     reason = next((stop.reason for stop in entries(head, JournalEvent.STOPPING, Stopping)), None)
-    progressed = checkpoint_progress.position(attempt.directory.checkpoints, attempt.plan.watch_patterns).is_beyond(
-        history.where_it_began(claim)
-    )
+    position = checkpoint_progress.position(attempt.directory.checkpoints, attempt.plan.watch_patterns)
+    progressed = position.is_beyond(history.where_it_began(claim))
     nodes: Dict[int, Sequence[Event]] = {
         node: files.entries(attempt.files.node_events(node)) for node in attempt.node_numbers if node not in reported
     }
@@ -67,9 +66,7 @@ def gather(attempt: Attempt, *, is_unrecorded: bool = False) -> AttemptEvidence:
         head=head,
         node_ends=node_ends,
         nodes=nodes,
-        saved=checkpoint_progress.since(
-            attempt.directory.checkpoints, attempt.files.claim, attempt.plan.watch_patterns
-        ),
+        saved=checkpoint_progress.since(attempt.directory.checkpoints, attempt.files.claim, position),
         progressed=progressed,
         obstacle=continuing.obstacle(attempt, reason, progressed=progressed) if reason in verdict.SAVING else None,
         is_unrecorded=is_unrecorded,

@@ -31,16 +31,18 @@ class Position(NamedTuple):
         return self.newest > other.newest
 
 
-def since(directory: Path, claim: Path, watch: Sequence[str] = ()) -> Saved:
-    """The checkpoints in `directory` that are newer than `claim`, both by the file server's clock."""
+def since(directory: Path, claim: Path, found: Position) -> Saved:
+    """The checkpoints in `directory` that are newer than `claim`, both by the file server's clock.
+
+    `found` is their position now, which takes a look at each file.
+    """
     try:
         began = claim.stat().st_mtime_ns
     except OSError:
         return Saved(False, None)
-    is_newer = _newest(directory, watch) > began
     wholes = ((step, checkpoints.directory_of(directory, step)) for step in checkpoints.steps(directory))
     newer = (step for step, path in wholes if checkpoints.changed(path / checkpoints.COMPLETE) > began)
-    return Saved(is_newer, next(newer, None))
+    return Saved(found.newest > began, next(newer, None))
 
 
 def position(directory: Path, watch: Sequence[str] = ()) -> Position:
