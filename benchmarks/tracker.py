@@ -35,7 +35,7 @@ def of_serried(
     from serried.schema.tracking import Tracking
     from serried.train.metrics import Metrics
     from serried.train.run import Progress
-    from serried.train.tracking.tracker import Tracker
+    from serried.train.tracking import Tracker
 
     folder.mkdir()
     settings = Tracking(sinks, project="benchmark", mode=mode, folder=str(folder))

@@ -1,9 +1,11 @@
 import errno
 import os
+import re
 import subprocess
 import sys
 import traceback
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
@@ -145,8 +147,12 @@ def test_what_a_run_does_now_is_its_progress_until_it_ends(wait_until):
 def test_an_array_has_tasks():
     run = serried.submit("python train.py", cluster="local", array=range(2), settings={"resources.cpus": 1})
 
-    assert run.wait(900) == "COMPLETED"
+    assert run.wait(900) is serried.State.COMPLETED
+    assert (run.done, run.state) == (True, "COMPLETED")
     assert [task.id for task in run.tasks] == [f"{run.id}/0", f"{run.id}/1"]
+    assert [row["id"] for row in run.tasks.to_json()] == [f"{run.id}/0", f"{run.id}/1"]
+    assert re.findall(r"<tr>(?:<td>[^<>]*</td>){5}</tr>", run.tasks._repr_html_()) == [ANY] * 3
+    assert f"<td>{run.id}</td><td>train</td><td>COMPLETED</td>" in serried.runs()._repr_html_()
     assert run.tasks[1].logs() == "rank 0\n"
     assert serried.find(f"{run.id}/1") == run.tasks[1]
     with pytest.raises(UsageError, match="is an array"):

@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # as typing's, which would cost as much as everything else here
 if TYPE_CHECKING:
-    from serried.api import Output, Run, find, map, runs, submit  # noqa: A004 - as Python's own
+    from serried.api import Output, Run, RunList, State, find, map, runs, submit  # noqa: A004 - as Python's own
     from serried.base.errors import (
         ConfigError,
         DataFailed,
@@ -39,10 +39,12 @@ __all__ = [
     "Output",
     "Run",
     "RunFailed",
+    "RunList",
     "RunNotFoundError",
     "SchedulerUnreachable",
     "SerriedError",
     "SerriedWarning",
+    "State",
     "SubmissionRefused",
     "SubmissionUncertain",
     "UsageError",
@@ -52,7 +54,7 @@ __all__ = [
     "submit",
 ]
 
-_API = ("Output", "Run", "find", "map", "runs", "submit")
+_API = ("Output", "Run", "RunList", "State", "find", "map", "runs", "submit")
 
 
 def __getattr__(name: str) -> object:

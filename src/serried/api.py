@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import importlib
 import os
 import pickle
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,11 +18,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from serried.base.errors import RunFailed, SerriedWarning, UsageError, install_hint
+from serried.base.text import duration
 from serried.records import index, logs, status, stopping
 from serried.records.index import Selection
 from serried.records.outputs import places
 from serried.records.record import Record, RecordUnreadable
-from serried.records.status import RunStatus, attempt_numbers
+from serried.records.status import RunStatus, State, attempt_numbers
 from serried.schema import names, series
 from serried.schema.layout import AttemptDirectory, TaskDirectory
 from serried.schema.names import COMPLETED
@@ -128,7 +131,7 @@ def result_of(place: TaskDirectory, run: str) -> Any:
     raise error
 
 
-__all__ = ["Output", "Run", "find", "map", "runs", "submit"]
+__all__ = ["Output", "Run", "RunList", "State", "find", "map", "runs", "submit"]
 
 
 def submit(
@@ -253,13 +256,13 @@ def map(function: Callable[..., Any], *iterables: Iterable[Any], **options: Any)
     return submit(Calls(function, calls), array=range(len(calls)), **options)
 
 
-def runs() -> list[Run]:
+def runs() -> RunList:
     """All runs that have a record, the newest first."""
     found = []
     for record in index.records():
         with contextlib.suppress(RecordUnreadable):
             found.append((record.summary.created, Run(record)))
-    return [run for _, run in sorted(found, key=lambda pair: pair[0], reverse=True)]
+    return RunList(run for _, run in sorted(found, key=lambda pair: pair[0], reverse=True))
 
 
 def find(run: str) -> Run:
@@ -317,9 +320,15 @@ class Run:
         return self._selection.place.path
 
     @property
-    def state(self) -> str:
-        """`PENDING`, `RUNNING`, `COMPLETED`, `FAILED`, `TIMEOUT`, `CANCELLED`, …."""
-        return self._status().state
+    def state(self) -> State:
+        """`PENDING`, `RUNNING`, `COMPLETED`, `FAILED`, `TIMEOUT`, `CANCELLED`, …, as it is now."""
+        return State(self._status().state)
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has ended for good."""
+        found = self._status()
+        return found.has_ended and found.verdict.stale is None
 
     @property
     def exit_code(self) -> int | None:
@@ -342,16 +351,16 @@ class Run:
         return self._status().job
 
     @property
-    def tasks(self) -> list[Run]:
+    def tasks(self) -> RunList:
         """An array's tasks; empty for any other run."""
         indices = self._selection.tasks if self._selection.is_array else ()
-        return [Run(self._selection.record, index) for index in indices]
+        return RunList(Run(self._selection.record, index) for index in indices)
 
     def to_json(self) -> dict[str, Any]:
         """The run as `serried ps --json` prints it."""
         return self._status().to_json()
 
-    def wait(self, timeout: float | None = None, *, check: bool = False) -> str:
+    def wait(self, timeout: float | None = None, *, check: bool = False) -> State:
         """Wait for the end; return the state then.
 
         Raises TimeoutError after `timeout` seconds (the run continues), RunFailed if the run can never start, and with
@@ -365,7 +374,7 @@ class Run:
             raise TimeoutError(f"run {self.id} did not end within {timeout:g} s")
         if check and found.state != COMPLETED:
             raise RunFailed(f"run {self.id} ended {found.state}: {found.verdict.message or 'no reason is known'}")
-        return found.state
+        return State(found.state)
 
     def logs(self, rank: int | None = None, attempt: int | None = None, *, launch: str | int | None = None) -> str:
         """The output of a rank so far, by default in the latest attempt; empty before its first line.
@@ -504,8 +513,32 @@ class Run:
         return self._selection.place
 
     def _status(self) -> RunStatus:
-        find_out(self._selection.record)
-        return status.statuses_of([self._selection])[0]
+        return RunList([self])._statuses()[0]  # noqa: SLF001 - of this module
+
+
+class RunList(list[Run]):
+    """A list of runs, and a table in a notebook."""
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The runs as `serried ps --json` prints them, after one query for all."""
+        return [found.to_json() for found in self._statuses()]
+
+    def _repr_html_(self) -> str:
+        from serried.views.run_lines import note_of, total_seconds
+
+        now = time.time()
+        rows = [("ID", "NAME", "STATE", "TIME", "NOTE")]
+        for found in self._statuses():
+            name = found.summary.name if found.summary else "?"
+            rows.append((found.id, name, found.state, duration(total_seconds(found, now)), note_of(found, now).whole))
+        cells = (f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+        return f"<table>{''.join(cells)}</table>"
+
+    def _statuses(self) -> list[RunStatus]:
+        selections = [run._selection for run in self]  # noqa: SLF001 - of this module
+        for record in {each.record.id: each.record for each in selections}.values():
+            find_out(record)
+        return status.statuses_of(selections)
 
 
 def submit_prepared(prepared: Prepared) -> Run:

@@ -6,9 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serried.train.checkpoints import cadence
-from serried.train.checkpoints.cadence import Cadence, Clock
 from tables import for_each
+
+pytest.importorskip("torch", reason="needs torch: pip install torch")
+pytestmark = pytest.mark.torch
+
+from serried.train.checkpoints.checkpoints import Cadence, Clock, best_interval, parse_every, young  # noqa: E402 - after the skip
 
 
 @for_each(
@@ -28,14 +31,14 @@ from tables import for_each
     ],
 )
 def test_every_says_when(every, meaning):
-    assert cadence.parse(every) == meaning
+    assert parse_every(every) == meaning
 
 
 @for_each("every", ["", "5", "0s", "0 steps", "-5m", "5 parsecs", "1.5 epochs", 300, "5m $(id)"])
 @for_each("others", [(), ("1 step",)])
 def test_what_every_cannot_be_is_said_with_what_it_can(every, others):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole message is compared
-        cadence.parse((*others, every) if others else every)
+        parse_every((*others, every) if others else every)
     assert str(caught.value) == (
         f'`every` cannot be {every!r}\nhint: "5m", "100 steps", "1 epoch", "auto", or a tuple of these'
     )
@@ -44,11 +47,11 @@ def test_what_every_cannot_be_is_said_with_what_it_can(every, others):
 @for_each("every", [("5m", "10m"), ("5m", "auto"), ("1 step", "2 steps")])
 def test_two_answers_to_one_question_are_refused(every):
     with pytest.raises(ValueError, match="`every`"):
-        cadence.parse(every)
+        parse_every(every)
 
 
 def test_youngs_interval_for_a_tenth_of_a_second_and_a_day_is_two_minutes():
-    assert round(cadence.young(0.1, 86400)) == 131
+    assert round(young(0.1, 86400)) == 131
 
 
 @for_each(
@@ -62,7 +65,7 @@ def test_youngs_interval_for_a_tenth_of_a_second_and_a_day_is_two_minutes():
     ],
 )
 def test_auto_stays_within_reason(stall, write, ranks, seconds):
-    assert round(cadence.best_interval(stall, write, ranks)) == seconds
+    assert round(best_interval(stall, write, ranks)) == seconds
 
 
 def looks(interval, step_seconds):

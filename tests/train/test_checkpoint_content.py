@@ -13,7 +13,8 @@ pytestmark = pytest.mark.torch
 
 from train_alone import Alone, Holding, Training, load, save, through, whole_steps  # noqa: E402 - after the skip
 
-from serried.train.checkpoints import Checkpoints, store  # noqa: E402 - after the skip
+from serried.train.checkpoints import store  # noqa: E402 - after the skip
+from serried.train.checkpoints.checkpoints import Checkpoints  # noqa: E402 - after the skip
 from serried.train.checkpoints.states import CheckpointError  # noqa: E402 - after the skip
 
 KNOWS_COUNTERS = torch.__version__ >= "2.6"

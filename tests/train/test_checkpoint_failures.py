@@ -16,7 +16,7 @@ pytestmark = pytest.mark.torch
 
 from train_alone import Alone, Holding, Training, save, whole_steps  # noqa: E402 - after the skip
 
-from serried.train.checkpoints import Checkpoints  # noqa: E402 - after the skip
+from serried.train.checkpoints.checkpoints import Checkpoints  # noqa: E402 - after the skip
 from serried.train.checkpoints.states import CheckpointError  # noqa: E402 - after the skip
 
 
@@ -25,7 +25,7 @@ def test_a_full_disk_is_said_aloud_and_training_goes_on(root, train, warnings_of
     training.checkpoints.save(wait=True)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = training.checkpoints.failures
-    pid = training.checkpoints._saver.writer_pid
+    pid = training.checkpoints._saver._writer.pid
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, hard))
     training.until(2).checkpoints.save(wait=True)
     assert (before, training.checkpoints.failures) == (0, 1)
@@ -43,12 +43,12 @@ def test_a_full_disk_is_said_aloud_and_training_goes_on(root, train, warnings_of
 def test_a_stop_with_a_full_disk_leaves_with_what_there_is_and_nothing_saved_is_an_error(tmp_path, train):
     training = train().until(1)
     training.checkpoints.save(wait=True)
-    resource.prlimit(training.checkpoints._saver.writer_pid, resource.RLIMIT_FSIZE, (4096, 4096))
+    resource.prlimit(training.checkpoints._saver._writer.pid, resource.RLIMIT_FSIZE, (4096, 4096))
     training.context.reason = "limit"
     assert training.step() is True
     assert training.context.saved == 1
     training = Training(tmp_path / "other")
-    resource.prlimit(training.checkpoints._saver.writer_pid, resource.RLIMIT_FSIZE, (4096, 4096))
+    resource.prlimit(training.checkpoints._saver._writer.pid, resource.RLIMIT_FSIZE, (4096, 4096))
     training.context.reason = "limit"
     with pytest.raises(
         CheckpointError, match=r"stop requested, but this attempt could not save a checkpoint \(step 1\)"
@@ -62,7 +62,7 @@ def test_a_rank_that_could_not_write_leaves_nothing_when_rank_0_has_cleared_away
     context = Alone(root)
     context.rank, context.world_size, context.is_main = 1, 2, False
     checkpoints = Checkpoints(context, every=None)
-    resource.prlimit(checkpoints._saver.writer_pid, resource.RLIMIT_FSIZE, (64, 64))
+    resource.prlimit(checkpoints._saver._writer.pid, resource.RLIMIT_FSIZE, (64, 64))
     checkpoints.step()
     checkpoints.save()
     wait_until((root / "step-1.tmp" / "rank-1.failed").exists, what="the writer's word")
@@ -75,7 +75,7 @@ def test_a_rank_that_could_not_write_leaves_nothing_when_rank_0_has_cleared_away
 def test_a_writer_that_is_killed_during_a_save_costs_that_save_alone(root, train, warnings_of):
     training = train().until(1)
     training.checkpoints.save(wait=True)
-    pid = training.checkpoints._saver.writer_pid
+    pid = training.checkpoints._saver._writer.pid
     os.kill(pid, signal.SIGSTOP)
     training.until(2).checkpoints.save()
     os.kill(pid, signal.SIGKILL)
@@ -89,17 +89,17 @@ def test_a_writer_that_is_killed_during_a_save_costs_that_save_alone(root, train
     assert whole_steps(root) == [1]
     training.until(3).checkpoints.save(wait=True)
     assert whole_steps(root) == [3, 1]
-    assert training.checkpoints._saver.writer_pid != pid
+    assert training.checkpoints._saver._writer.pid != pid
 
 
 def test_the_writer_minds_no_signal_that_a_scheduler_sends_to_all_even_before_it_has_begun(root):
     for _ in range(3):
         checkpoints = Checkpoints(Alone(root), every=None)
-        os.kill(checkpoints._saver.writer_pid, signal.SIGTERM)
+        os.kill(checkpoints._saver._writer.pid, signal.SIGTERM)
         checkpoints.step()
         checkpoints.save(wait=True)
         for name in ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT", "SIGHUP"):
-            os.kill(checkpoints._saver.writer_pid, getattr(signal, name))
+            os.kill(checkpoints._saver._writer.pid, getattr(signal, name))
         checkpoints.step()
         checkpoints.save(wait=True)
         assert (checkpoints.last_step, checkpoints.failures) == (checkpoints.steps, 0)
@@ -149,7 +149,7 @@ def test_without_a_directory_nothing_is_saved_and_stops_are_heard(warnings_of):
 
 
 def test_the_writer_is_there_from_the_beginning_and_gives_way_to_the_training(train, wait_until):
-    pid = train().checkpoints._saver.writer_pid
+    pid = train().checkpoints._saver._writer.pid
     wait_until(
         lambda: os.getpriority(os.PRIO_PROCESS, pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10),
         what="a nice writer",
@@ -160,11 +160,11 @@ def test_memory_that_grows_spares_what_is_still_being_written(root):
     ones, more = torch.ones(1 << 20), torch.ones(8 << 20)
     held = Holding({"ones": ones})
     checkpoints = Checkpoints(Alone(root), every=None, held=held)
-    os.kill(checkpoints._saver.writer_pid, signal.SIGSTOP)
+    os.kill(checkpoints._saver._writer.pid, signal.SIGSTOP)
     checkpoints.save()
     held.state = {"ones": ones, "more": more}
     checkpoints.step()  # has room for what a first step brings, as optimizers do
-    os.kill(checkpoints._saver.writer_pid, signal.SIGCONT)
+    os.kill(checkpoints._saver._writer.pid, signal.SIGCONT)
     checkpoints.close()
     assert torch.load(root / "step-0" / "replicated.pt")["held"]["ones"].sum() == len(ones)
 

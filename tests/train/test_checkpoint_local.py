@@ -12,7 +12,8 @@ pytestmark = pytest.mark.torch
 
 from train_alone import Alone, whole_steps  # noqa: E402 - after the skip
 
-from serried.train.checkpoints import Checkpoints, store  # noqa: E402 - after the skip
+from serried.train.checkpoints import store  # noqa: E402 - after the skip
+from serried.train.checkpoints.checkpoints import Checkpoints  # noqa: E402 - after the skip
 from serried.train.checkpoints.states import CheckpointError  # noqa: E402 - after the skip
 
 
@@ -54,7 +55,7 @@ def test_while_one_is_carried_the_next_is_written_and_the_one_after_waits(root, 
     wait_until(lambda: saver.poll() or not saver.is_busy, what="the first on the node's own disk")
     training.until(2).checkpoints.save()
     wait_until(lambda: saver.poll() or len(own_files(local)) == 4, what="the second beside it")
-    assert (whole_steps(root), saver.is_busy, training.checkpoints.is_saving) == ([], True, True)
+    assert (whole_steps(root), saver.is_busy, saver.is_idle) == ([], True, False)
     os.kill(carrier(training), signal.SIGCONT)
     training.context.reason = "limit"
     assert training.step() is True
@@ -99,7 +100,7 @@ def test_what_the_nodes_own_disk_has_spoilt_makes_no_checkpoint(root, train, loc
 def test_the_best_is_rated_wherever_it_is_on_its_way(root, train, local, when):
     training = train(local=local, best="max", every="1 step")
     if when == "before it is carried":
-        os.kill(training.checkpoints._saver.writer_pid, signal.SIGSTOP)
+        os.kill(training.checkpoints._saver._writer.pid, signal.SIGSTOP)
     elif when == "while it is carried":
         os.kill(carrier(training), signal.SIGSTOP)
     training.until(1)
@@ -108,7 +109,7 @@ def test_the_best_is_rated_wherever_it_is_on_its_way(root, train, local, when):
     elif when == "after":
         training.checkpoints.wait()
     assert training.checkpoints.rate(0.5) is True
-    os.kill(training.checkpoints._saver.writer_pid, signal.SIGCONT)
+    os.kill(training.checkpoints._saver._writer.pid, signal.SIGCONT)
     os.kill(carrier(training), signal.SIGCONT)
     training.checkpoints.wait()
     assert [(each.step, each.metric) for each in store.whole(root)] == [(1, 0.5)]

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.torch
 from train_alone import whole_steps  # noqa: E402 - after the skip
 
 import serried.train as st  # noqa: E402 - after the skip
-from serried.train.checkpoints import cadence, checkpoints, store  # noqa: E402 - after the skip
+from serried.train.checkpoints import checkpoints, store  # noqa: E402 - after the skip
 
 
 def test_saves_at_steps_and_keeps_the_newest(root, train):
@@ -56,14 +56,14 @@ def test_saves_when_time_is_up(root, train):
 
 
 def test_auto_saves_after_a_minute_and_then_at_youngs_interval(train, monkeypatch):
-    now, measured, interval = [1000.0], [], cadence.best_interval
+    now, measured, interval = [1000.0], [], checkpoints.best_interval
 
     def best_interval(stall_seconds, write_seconds, world_size):
         measured.append((stall_seconds, write_seconds))
         return interval(0.1, 0.0, world_size)
 
     monkeypatch.setattr(checkpoints, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(cadence, "best_interval", best_interval)  # what a save takes is this machine's affair
+    monkeypatch.setattr(checkpoints, "best_interval", best_interval)  # what a save takes is this machine's affair
     training = train(every="auto")
     saved = []
     for _ in range(60):

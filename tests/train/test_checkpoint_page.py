@@ -12,7 +12,8 @@ pytestmark = pytest.mark.torch
 
 from train_alone import Alone, load, save  # noqa: E402 - after the skip
 
-from serried.train.checkpoints import Checkpoints, sharded, store  # noqa: E402 - after the skip
+from serried.train.checkpoints import sharded, store  # noqa: E402 - after the skip
+from serried.train.checkpoints.checkpoints import Checkpoints  # noqa: E402 - after the skip
 
 PAGE = (Path(__file__).parents[2] / "docs" / "train-checkpoints.md").read_text(encoding="utf-8")
 

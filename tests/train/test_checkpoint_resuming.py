@@ -11,7 +11,7 @@ pytestmark = pytest.mark.torch
 
 from train_alone import Alone, Training  # noqa: E402 - after the skip
 
-from serried.train.checkpoints import Checkpoints  # noqa: E402 - after the skip
+from serried.train.checkpoints.checkpoints import Checkpoints  # noqa: E402 - after the skip
 from serried.train.checkpoints.states import CheckpointError  # noqa: E402 - after the skip
 from serried.train.run import _elsewhere  # noqa: E402 - after the skip
 

@@ -20,7 +20,7 @@ from serried.schema.tracking import Tracking
 pytestmark = pytest.mark.torch
 
 PATIENT = """\
-from serried.train.tracking import tracker
+from serried.train import tracking as tracker
 tracker.START_SECONDS = tracker.FINISH_SECONDS = tracker.LEAVE_SECONDS = 1000
 """
 """A slow machine is not a broken sink."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
+from serried.train.tracking import Feed
 from serried.train.tracking.sinks import SessionEnd, Sink
-from serried.train.tracking.tracker import Feed
 
 
 class Hangs(Sink):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from serried.train.checkpoints import Checkpoints, store
+from serried.train.checkpoints import store
+from serried.train.checkpoints.checkpoints import Checkpoints
 from serried.train.run import Smoke
 
 

@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import serried.train as st
+from serried.train.lightning import LeaveInTime
 
 
 class Module(pl.LightningModule):
@@ -29,34 +30,23 @@ class Module(pl.LightningModule):
         return torch.optim.AdamW(self.parameters(), self.lr)
 
 
-class LeaveInTime(pl.Callback):
-    def __init__(self, run, checkpoint):
-        self.run, self.checkpoint = run, checkpoint
-
-    def on_train_batch_end(self, trainer, *_):
-        if self.run.stop_reason() is not None and self.checkpoint:  # at the same step on every rank
-            trainer.save_checkpoint(self.checkpoint, weights_only=False)
-            self.run.saved_for_stop(trainer.global_step)
-            trainer.should_stop = True
-
-
 def main(args, run):
     x = torch.randn(1024, 8, generator=torch.Generator().manual_seed(args.seed))
     data = TensorDataset(x, (x[:, 0] > 0).long())
-    last = run.directory / "last.ckpt" if run.directory else None
+    leave = LeaveInTime(run)
     trainer = pl.Trainer(
         max_epochs=args.epochs,
         accelerator="auto",
         devices=run.local_world_size,
         num_nodes=run.world_size // run.local_world_size,
         use_distributed_sampler=False,
-        callbacks=[LeaveInTime(run, last)],
+        callbacks=[leave],
         enable_progress_bar=False,
         enable_checkpointing=False,
         logger=False,
     )
     loader = run.loader(data, batch_size=args.batch_size)
-    trainer.fit(Module(args.lr), loader, ckpt_path=last if last and last.exists() else None)
+    trainer.fit(Module(args.lr), loader, ckpt_path=leave.ckpt_path)
 
 
 if __name__ == "__main__":

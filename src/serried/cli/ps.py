@@ -19,8 +19,7 @@ from serried.cli import run_view
 from serried.records import index
 from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable
-from serried.records.status import SUBMITTING, UNCERTAIN, RunStatus, statuses
-from serried.schema import names
+from serried.records.status import UNCERTAIN, RunStatus, State, statuses
 from serried.views import console, run_lines
 from serried.views.console import Cell
 from serried.views.text import fit
@@ -101,7 +100,6 @@ def stop(run: str) -> str:
 
 
 _SHOWN = 10
-_STATES = (names.PENDING, names.RUNNING, *sorted(names.ENDED), SUBMITTING, UNCERTAIN, names.UNKNOWN)
 _PROJECT_COLUMNS, _COLUMNS_FOR_BOTH = 12, 100
 """The widest project, and the width of a terminal that has room for the columns PROJECT and CLUSTER."""
 _NOTE_COLUMNS = 80
@@ -218,8 +216,8 @@ def command(
         seconds, words = _interval(interval, words)
     oldest = run_view.moment("--since", since, time.time()) if since else None
     named = [part.strip().upper().replace("-", "_") for word in states for part in word.split(",") if part.strip()]
-    if unknown := [state for state in named if state not in _STATES]:
-        raise UsageError(f"unknown state: `{unknown[0].lower()}`", hint=f"one of {', '.join(_STATES).lower()}")
+    if unknown := [state for state in named if state not in [*State]]:
+        raise UsageError(f"unknown state: `{unknown[0].lower()}`", hint=f"one of {', '.join(State).lower()}")
     listing = Listing(words, frozenset(named), projects, everything, number, oldest)
     if seconds is not None:
         if as_json:

@@ -54,6 +54,16 @@ SUBMITTING = "SUBMITTING"
 UNCERTAIN = "UNCERTAIN"
 """That command died or got no answer: the scheduler may have the job, or not."""
 
+
+class State(enum.StrEnum):
+    """The state of a run or task. It equals its name, as a string."""
+
+    PENDING, RUNNING, COMPLETED, FAILED = names.PENDING, names.RUNNING, names.COMPLETED, names.FAILED
+    TIMEOUT, CANCELLED, PREEMPTED = names.TIMEOUT, names.CANCELLED, names.PREEMPTED
+    OUT_OF_MEMORY, NODE_FAIL, LAUNCH_FAILED = names.OUT_OF_MEMORY, names.NODE_FAIL, names.LAUNCH_FAILED
+    LOST, SUBMITTING, UNCERTAIN, UNKNOWN = names.LOST, SUBMITTING, UNCERTAIN, names.UNKNOWN
+
+
 MISSING_SECONDS = 90.0
 """How long an exit.json may take to appear: shared file systems hide new files for up to a minute."""
 
@@ -862,10 +872,11 @@ def statuses(records: Iterable[Record], *, now: float | None = None) -> list[Run
 
 def statuses_of(selections: Sequence[Selection]) -> list[RunStatus]:
     """The status of each selected run or task, with one query for all."""
-    wholes = statuses([selection.record for selection in selections])
+    records = {selection.record.id: selection.record for selection in selections}
+    wholes = dict(zip(records, statuses(records.values()), strict=True))
     return [
-        whole if selection.task is None else task_of(whole, selection.task)
-        for selection, whole in zip(selections, wholes, strict=True)
+        wholes[each.record.id] if each.task is None else task_of(wholes[each.record.id], each.task)
+        for each in selections
     ]
 
 

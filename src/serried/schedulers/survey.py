@@ -100,7 +100,6 @@ class ClusterSurvey(Protocol):
         """Its own name, if another cluster may have the same job ids; else empty."""
 
     def array_limits(self, environ: Mapping[str, str], command: Command = ...) -> ArrayLimits: ...
-
     def learn(self, environ: Mapping[str, str], user: str, command: Command = ...) -> Learnt | None:
         """All that a profile may hold; None if the scheduler does not answer."""
 

@@ -15,39 +15,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, List
 
 if TYPE_CHECKING:
-    from serried.train.configuration import config, fingerprint
-    from serried.train.data import shard
-    from serried.train.errors import DeviceError, IdentityError, SettingError, StartError, TrainError
-    from serried.train.identities import Identity, identity
-    from serried.train.run import Session
-    from serried.train.sessions import session
-
-__all__ = [
-    "DeviceError",
-    "Identity",
-    "IdentityError",
-    "Session",
-    "SettingError",
-    "StartError",
-    "TrainError",
-    "config",
-    "fingerprint",
-    "identity",
-    "session",
-    "shard",
-]
+    from serried.train.configuration import config as config
+    from serried.train.configuration import fingerprint as fingerprint
+    from serried.train.data import shard as shard
+    from serried.train.errors import DeviceError as DeviceError
+    from serried.train.errors import IdentityError as IdentityError
+    from serried.train.errors import SettingError as SettingError
+    from serried.train.errors import StartError as StartError
+    from serried.train.errors import TrainError as TrainError
+    from serried.train.identities import Identity as Identity
+    from serried.train.identities import identity as identity
+    from serried.train.run import Session as Session
+    from serried.train.sessions import session as session
 
 _ERRORS = ("DeviceError", "IdentityError", "SettingError", "StartError", "TrainError")
 _HOMES = {
     **dict.fromkeys(_ERRORS, "errors"),
-    "Identity": "identities",
-    "identity": "identities",
-    "config": "configuration",
-    "fingerprint": "configuration",
+    **dict.fromkeys(("Identity", "identity"), "identities"),
+    **dict.fromkeys(("config", "fingerprint"), "configuration"),
     "Session": "run",
     "session": "sessions",
     "shard": "data",
 }
+__all__ = sorted(_HOMES)  # noqa: PLE0605 - a list
 
 
 def __getattr__(name: str) -> object:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, 
 
 from serried.schema import names, series
 from serried.schema.layout import RunDirectory
+from serried.train.tracking import Tracker
 from serried.train.tracking.sinks import Point
-from serried.train.tracking.tracker import Tracker
 
 if TYPE_CHECKING:
     import torch

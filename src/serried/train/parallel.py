@@ -77,10 +77,7 @@ def _index(who: Identity) -> int:
 def wrap(
     model: nn.Module, who: Identity, device: torch.device, parallel: Optional[str] = None, **options: Any
 ) -> nn.Module:
-    """Move `model` to `device` and wrap it for data parallelism if there are several ranks or GPUs.
-
-    Parallel and sharded models pass through. `options` go to DistributedDataParallel. A bench decides where the script
-    does not, and lets DistributedDataParallel exchange no gradients where it measures the rest of a step.
+    """As `Session.wrap`. A bench may decide for the script, or let DDP exchange no gradients.
 
     Raises:
         ValueError: `parallel` is unknown.

@@ -45,11 +45,10 @@ from serried.train.identities import Identity
 from serried.train.parallel import Buckets, wrap
 from serried.train.resume_trace import digest, start_trace
 from serried.train.stopping import StopAgreement, StopListener
-from serried.train.tracking.tracker import Tracker, settings_of
+from serried.train.tracking import Tracker, settings_of
 
 if TYPE_CHECKING:
-    from serried.train.checkpoints import Checkpoints
-    from serried.train.checkpoints.cadence import Every
+    from serried.train.checkpoints.checkpoints import Checkpoints, Every
     from serried.train.checkpoints.states import Stateful
 
 
@@ -240,7 +239,7 @@ class Session:
 
         `serried.train.checkpoints.Checkpoints` describes the options.
         """
-        from serried.train.checkpoints import Checkpoints
+        from serried.train.checkpoints.checkpoints import Checkpoints
 
         if self.all_checkpoints and self.directory is not None:
             raise TrainError(
@@ -394,10 +393,7 @@ class Session:
 
     @property
     def should_stop(self) -> bool:
-        """Whether the ranks were asked to save and leave: what the last `ckpt.step()` or `stop_reason()` found.
-
-        Asks no other rank, so it may be read anywhere.
-        """
+        """Whether the last `ckpt.step()` or `stop_reason()` found that all should save and leave. Not collective."""
         if not self.smoke.steps and self._listener.reason() is not None:
             warnings.warn("`run.should_stop` needs a `ckpt.step()` or `run.stop_reason()` in each step", stacklevel=2)
         return self._stop.agreed is not None or self.smoke.is_over

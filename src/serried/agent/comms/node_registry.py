@@ -52,11 +52,8 @@ class NodeEvents(Protocol):
     """Callbacks of the registry; the head implements them."""
 
     def on_joined(self, agent: NodeAgent) -> None: ...
-
     def on_message(self, agent: NodeAgent, message: Message) -> None: ...
-
     def on_node_lost(self, agent: NodeAgent, code: Reason, because: str) -> None: ...
-
     def on_ranks_ended(self) -> None:
         """No rank runs on any node; results may still be copied."""
 

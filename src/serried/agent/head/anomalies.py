@@ -108,9 +108,7 @@ class Check(Protocol):
     """Sees one node after the other, because the samples of thousands need much memory at once."""
 
     def begin(self, now: float) -> None: ...
-
     def see(self, sample: NodeSample) -> None: ...
-
     def found(self) -> Iterator[Anomaly]: ...
 
 

@@ -48,7 +48,6 @@ class NodeServices(Protocol):
         """Send a message to the head."""
 
     def log_event(self, event: str, **facts: Any) -> None: ...
-
     def reap(self) -> None:
         """Collect the exits of ranks, and finish once all have ended."""
 
@@ -133,11 +132,8 @@ class ConnectedRanks(Ranks, abc.ABC):
         """Handle a message of a program that is no identified rank."""
 
     def _on_started(self, rank: Rank) -> None: ...
-
     def _on_ended(self, connection: RankConnection, rank: Rank, exit_: Exit, message: Message) -> None: ...
-
     def _on_closed(self, connection: RankConnection) -> None: ...
-
     def reap(self, children: Iterable[Tuple[int, int]]) -> List[Exit]:  # noqa: ARG002 - they belong to no rank
         ended, self._unreaped = self._unreaped, []
         self.exits.update((exit_.rank, exit_) for exit_ in ended)

@@ -10,8 +10,6 @@ Lightning trains. Serried's session identifies the ranks, and reports when it is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import lightning as pl
 import torch
@@ -19,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import serried.train as st
+from serried.train.lightning import LeaveInTime
 
 
 @dataclass
@@ -61,28 +60,15 @@ class Classifier(pl.LightningModule):
         return torch.optim.AdamW(self.parameters(), self.lr)
 
 
-class LeaveInTime(pl.Callback):
-    """Saves and ends the training when Serried asks, before the time limit; the next attempt resumes there."""
-
-    def __init__(self, run: st.Session, checkpoint: Path | None) -> None:
-        self.run, self.checkpoint = run, checkpoint
-
-    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        if self.run.stop_reason() is not None and self.checkpoint is not None:  # at the same step on every rank
-            trainer.save_checkpoint(self.checkpoint, weights_only=False)
-            self.run.saved_for_stop(trainer.global_step)
-            trainer.should_stop = True
-
-
 def main(config: Config) -> None:
     with st.session(seed=config.seed) as run:
-        last = run.directory / "last.ckpt" if run.directory else None
+        leave = LeaveInTime(run)  # saves and ends the training at a stop notice
         trainer = pl.Trainer(
             max_epochs=config.epochs,
             accelerator="gpu" if run.device.type == "cuda" else "cpu",
             devices=run.local_world_size,
             num_nodes=run.world_size // run.local_world_size,
-            callbacks=[LeaveInTime(run, last)],
+            callbacks=[leave],
             use_distributed_sampler=False,  # run.loader shares out, and knows where it was
             enable_checkpointing=False,
             enable_progress_bar=False,
@@ -93,7 +79,7 @@ def main(config: Config) -> None:
             Classifier(config.lr),
             run.loader(make_data(4096, config.seed), batch_size=config.batch_size),
             run.loader(make_data(1024, config.seed + 1), batch_size=256, shuffle=False, tail="keep", resume=False),
-            ckpt_path=last if last and last.exists() else None,
+            ckpt_path=leave.ckpt_path,
         )
 
 

@@ -87,10 +87,6 @@ class Saver:
         return os.getpid() != self._owner
 
     @property
-    def writer_pid(self) -> int:
-        return self._writer.pid
-
-    @property
     def _committer(self) -> WriterClient:
         return self._carrier or self._writer
 

@@ -103,6 +103,11 @@ class Loader(PositionedLoader):
         for name in sorted(OURS.keys() & options.keys()):
             raise TypeError(f"this loader does not take `{name}`: {OURS[name]}\nhint: pass your own DataLoader instead")
         super().__init__(resume=resume)
+        self.dataset = shard.source.data
+        self.batch_size = layout.batch_size
+        """Items per step on this rank."""
+        self.global_batch = layout.global_batch
+        """Items per step on all ranks together."""
         self._shard = shard
         self._layout = layout
         self._is_batched = batched
@@ -126,24 +131,7 @@ class Loader(PositionedLoader):
             generator=self._generator,
             **options,
         )
-
-    @property
-    def dataset(self) -> Any:
-        return self._shard.source.data
-
-    @property
-    def batch_size(self) -> int:
-        """Items per step on this rank."""
-        return self._layout.batch_size
-
-    @property
-    def global_batch(self) -> int:
-        """Items per step on all ranks together."""
-        return self._layout.global_batch
-
-    @property
-    def num_workers(self) -> int:
-        return self._loader.num_workers
+        self.num_workers = self._loader.num_workers
 
     @property
     def samples(self) -> int:
