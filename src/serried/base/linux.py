@@ -11,7 +11,7 @@ import posixpath
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
 from serried.base import NamedTuple
 
@@ -134,11 +134,10 @@ def adopt_orphans() -> None:
 def _prctl(option: int, value: int) -> Optional[Callable[[], object]]:
     if sys.platform == "linux":
         with contextlib.suppress(ImportError, OSError, AttributeError):  # some Pythons have no ctypes
-            import _ctypes  # `ctypes` around it takes milliseconds
+            import ctypes  # takes milliseconds, and few processes need it at their start
 
-            this_program: Any = None
-            prctl = _ctypes.dlsym(_ctypes.dlopen(this_program, 0), "prctl")
-            return lambda: _ctypes.call_function(prctl, (option, int(value), 0, 0, 0))
+            prctl = ctypes.CDLL(None).prctl
+            return lambda: prctl(option, int(value), 0, 0, 0)
     return None
 
 

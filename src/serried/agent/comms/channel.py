@@ -11,15 +11,16 @@ import json
 import os
 import socket
 import time
-from _operator import _compare_digest as compare_digest
 from typing import Optional, Tuple, Union
 
 from serried.base.channel import Channel, Message
 
 try:  # `hmac` and `hashlib` would load OpenSSL, which takes as long as dozens of modules
     from _blake2 import blake2b
+    from _operator import _compare_digest as compare_digest
 except ImportError:
     from hashlib import blake2b
+    from hmac import compare_digest  # type: ignore[no-redef]
 
 LONGEST_GREETING = 3072
 """The most bytes that either end buffers for a connection that is not authenticated."""
