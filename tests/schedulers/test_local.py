@@ -87,7 +87,7 @@ def test_the_command_says_what_is_asked_for():
         "--chdir=/scratch/digits/train/k3f9q2",
         "--gpus=2",
         "--time=3600",
-        "--lead=60",
+        "--warn-before=60",
         "--kill-wait=30",
         "--array=0-9%4",
         "--requeue",

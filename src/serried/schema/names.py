@@ -78,7 +78,7 @@ FIRST_NODE = "first"
 
 # Exit codes.
 EXIT_SAVED = 85
-"""A rank that saved and can continue. With it, job.sh requests the next attempt from the local scheduler."""
+"""Of a rank that saved: `agent.attempts.continuing` decides what follows. Of job.sh: the scheduler starts it again."""
 EXIT_LEFT = 143
 """A rank that obeyed the stop notice without a save: the status of a program that TERM ended."""
 OBEYED_STATUSES = (EXIT_SAVED, EXIT_LEFT)

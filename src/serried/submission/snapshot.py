@@ -207,7 +207,7 @@ def _from_git(project: Path, start: str = os.curdir) -> _Listed | None:
 def _nested(project: Path, folder: str, ignored: list[str]) -> list[str]:
     """The files of a repository within the project, with its ignored entries added to `ignored`.
 
-    None if the repository is not checked out.
+    None are listed if the repository is not checked out.
     """
     if not (project / folder / ".git").exists():
         return []

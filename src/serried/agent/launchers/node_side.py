@@ -292,7 +292,7 @@ class LaunchedRanks(ConnectedRanks):
         return super().reap(children)
 
     def _report_excused(self) -> None:
-        """The launcher restarts no rank from here on."""
+        """Report failures after which the launcher might have restarted the rank, once it can restart none."""
         for number, exit_ in self._excused.items():
             self._agent.send(ToHead.RANK_ENDED, rank=number, well=False, taken=exit_.ended_by_us)
         self._unreaped += self._excused.values()

@@ -238,7 +238,7 @@ class Nvml(GpuSource):
         return {name: value for name, value in values.items() if value is not None}
 
     def _memory(self, handle: c_void_p) -> Any:
-        """Has `total` and `used`."""
+        """A structure with `total` and `used`, in bytes."""
         asked = _MemoryV2(version=sizeof(_MemoryV2) | 2 << 24)
         return self._ask("nvmlDeviceGetMemoryInfo_v2", asked, handle) or self._ask(
             "nvmlDeviceGetMemoryInfo", _Memory(), handle

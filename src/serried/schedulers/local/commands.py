@@ -64,7 +64,7 @@ def supervisor_command(plan: Plan, token: str, *, after: str = "", task: str = "
         "chdir": plan.directory,
         "gpus" if allocation.gpus else "cpus": allocation.gpus or allocation.cpus,
         "time": allocation.time_seconds,
-        "lead": None if allocation.time_seconds is None else plan.warn_before_seconds,
+        "warn-before": None if allocation.time_seconds is None else plan.warn_before_seconds,
         "kill-wait": plan.site.kill_wait_seconds,
         "array": task or (compress(array.indices) + throttle if array else None),
         "after": after or None,
@@ -108,7 +108,7 @@ def parse(command: Sequence[str]) -> JobRequest:
     slots.add_argument("--gpus", type=int)
     slots.add_argument("--cpus", type=int)
     parser.add_argument("--time", type=int)
-    parser.add_argument("--lead", type=int, default=0)
+    parser.add_argument("--warn-before", type=int, default=0)
     parser.add_argument("--kill-wait", type=int, default=30)
     parser.add_argument("--array", default="")
     parser.add_argument("--requeue", action="store_true")
@@ -123,7 +123,7 @@ def parse(command: Sequence[str]) -> JobRequest:
         need=given.cpus if given.gpus is None else given.gpus,
         command=tuple(given.command),
         time_seconds=given.time,
-        warn_before_seconds=given.lead,
+        warn_before_seconds=given.warn_before,
         kill_wait_seconds=given.kill_wait,
         tasks=tuple(map(str, expand(listed))) if listed else (WHOLE,),
         parallel=int(throttle) if throttle else None,
