@@ -36,6 +36,7 @@ PARSERS = ("schedulers/*/parse.py", "schedulers/*/commands.py")
 NO_SENTENCES = {
     "agent/stage_out/worker.py": "writes a problem once",
     "agent/system.py": "prints a problem once",
+    "config/definitions.py": "turns the links of a help into references",
     "config/shell_words.py": "a grammar, with comments",
 }
 
