@@ -11,11 +11,10 @@ Importing this loads nothing: each name below comes from its module when it is f
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
-
 TYPE_CHECKING = False  # as typing's, which would cost as much as everything else here
 if TYPE_CHECKING:
     from serried.api import Output, Run, RunList, State, find, map, runs, submit  # noqa: A004 - as Python's own
+    from serried.base import __version__ as __version__
     from serried.base.errors import (
         ConfigError,
         DataFailed,
@@ -60,8 +59,9 @@ _API = ("Output", "Run", "RunList", "State", "find", "map", "runs", "submit")
 def __getattr__(name: str) -> object:
     import importlib
 
-    if name in __all__:
-        return getattr(importlib.import_module("serried.api" if name in _API else "serried.base.errors"), name)
+    home = "serried.api" if name in _API else "serried.base" if name == "__version__" else "serried.base.errors"
+    if name in (*__all__, "__version__"):
+        return getattr(importlib.import_module(home), name)
     raise AttributeError(f"module 'serried' has no attribute {name!r}")
 
 

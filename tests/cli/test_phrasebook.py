@@ -61,7 +61,7 @@ EVERY_PAGE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md"),
 def typed(page: str) -> set[str]:
     """Each line of a page that is a command of Serried's, too: what follows two spaces or a `#` is said about it."""
     lines = re.findall(r"(?m)^ {0,4}(?:\$ )?(serried [^\n`]*[^\n`\\])$", page)
-    return {re.sub(r" {2,}.*| # .*|>>.*| \| .*|[\[\]…]", "", one) for one in [*said(page), *lines]}
+    return {re.sub(r" {2,}.*| # .*|>.*| \| .*|[\[\]…]", "", one) for one in [*said(page), *lines]}
 
 
 def wrong(command: str) -> str | None:

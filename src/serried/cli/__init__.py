@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-import serried as package
+from serried.base import __version__
 from serried.base.errors import SerriedError, UsageError
 
 GROUPS = {
@@ -231,7 +231,7 @@ def _keep_lines(command: click.Command) -> None:
 
 
 @click.command(cls=CommandsByName, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package.__version__, prog_name="serried")
+@click.version_option(__version__, prog_name="serried")
 def serried() -> None:
     """Run a PyTorch training script on many GPUs and nodes of a Slurm or PBS cluster.
 

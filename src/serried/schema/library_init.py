@@ -10,7 +10,7 @@ import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, Optional
 
-API = ("Output", "Run", "find", "runs", "submit")
+HOMES = {"__version__": "serried.base", **dict.fromkeys(("Output", "Run", "find", "runs", "submit"), "serried.api")}
 
 
 class Installed:
@@ -38,7 +38,7 @@ def __getattr__(name: str) -> object:
     """The Python API: `serried.submit` and others."""
     from importlib import import_module
 
-    home = "serried.api" if name in API else "serried.base.errors" if name[:1].isupper() else None
+    home = HOMES.get(name, "serried.base.errors" if name[:1].isupper() else None)
     why = ""
     try:
         if home:
