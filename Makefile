@@ -26,8 +26,8 @@ demo: .venv/demo ## train examples/digits on two ranks, here and now
 test: .venv/test slurm containers lint ## install what the tests need, a real Slurm included, and pass them
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) $(if $(CI),--reruns 2)
 
-# What starts Slurm, torch or whole runs is left to `make test`. These tests do not wait, so each core takes one at a time.
-FAST_ARGS ?= -n auto --maxprocesses 8 --dist worksteal
+# What starts Slurm, torch or whole runs is left to `make test`. Few of these tests wait: one more at a time keeps all cores busy.
+FAST_ARGS ?= -n $(shell expr $$(nproc) + 1) --maxprocesses 8 --dist worksteal
 .PHONY: test-fast
 test-fast: .venv/test ## pass the tests that need no Slurm, no torch and no whole run: a minute on two cores
 	@$(BIN)/python -m pytest $(FAST_ARGS) -m 'not slurm and not torch and not runs'
