@@ -142,7 +142,7 @@ def steps(folder: Path) -> dict[str, Any]:
                 writing[-1].start()
 
         def save() -> None:
-            if run.all_reduce_max(int(ckpt.is_saving)) == 0:
+            if run.all_reduce_max(int(not ckpt._saver.is_idle)) == 0:  # noqa: SLF001 - users need no such word
                 ckpt.save()
 
         def step() -> float:

@@ -28,7 +28,7 @@ with st.session(directory=os.environ.get("DISK")) as run:
 """
 WELL = "every rank exited with status 0"
 INTERRUPTED = """
-    writer = ckpt._saver.writer_pid
+    writer = ckpt._saver._writer.pid
     os.kill(writer, signal.SIGSTOP)
     ckpt.step()
     ckpt.save()

@@ -127,7 +127,7 @@ class Large:
 with st.session(directory=ROOT) as run:
     large = Large()
     ckpt = run.checkpoints(every="1 step", large=large)
-    tell(rank=run.rank, pid=os.getpid(), writer=ckpt._saver.writer_pid, resumed=ckpt.resumed_step)
+    tell(rank=run.rank, pid=os.getpid(), writer=ckpt._saver._writer.pid, resumed=ckpt.resumed_step)
     while ckpt.steps < STEPS:
         large.value += 1
         ckpt.step()
@@ -173,7 +173,7 @@ def test_a_rank_that_is_killed_during_a_save_leaves_no_writer_and_the_checkpoint
 
 def test_a_rank_whose_disk_is_full_costs_the_checkpoint_and_rank_0_says_whose(tmp_path):
     fill = (
-        "import resource; run.rank == 1 and resource.prlimit(ckpt._saver.writer_pid, resource.RLIMIT_FSIZE, (64, 64))"
+        "import resource; run.rank == 1 and resource.prlimit(ckpt._saver._writer.pid, resource.RLIMIT_FSIZE, (64, 64))"
     )
     ended = run(REPLICATED.replace("    first, losses", f"    {fill}\n    first, losses"), tmp_path, 2)
     problems = [re.findall(r"checkpoint of step 2 was NOT saved.*: (.*)", each.errors) for each in ended]

@@ -287,16 +287,19 @@ def test_a_loader_tells_what_it_is():
     told = (one.dataset is data, one.batch_size, one.global_batch, one.num_workers, one.epoch, one.samples, len(one))
     assert told == (True, 2, 4, 0, 0, 10, 3)
     assert one.waited_seconds > 0
+    assert len(loader(data, 0, 2, batch_size=2, drop_last=True)) == len(loader(data, 0, 2, batch_size=2, tail="drop"))
 
 
 def test_what_would_break_the_order_is_refused_and_a_stream_has_no_length():
     refused = {
-        "sampler": ([0], "the order follows from seed and epoch, so that it can be resumed"),
-        "drop_last": (True, 'use tail="drop"'),
+        "sampler": "`shuffle` and the seed decide the order, so that it can be resumed; use a `Subset` to select items",
+        "generator": "the order and the workers' random numbers follow from `st.session(seed=…)`",
     }
-    for name, (value, reason) in refused.items():
-        with pytest.raises(TypeError, match=f"^this loader does not take `{name}`: {re.escape(reason)}"):
-            loader([1, 2], **{name: value})
+    for name, reason in refused.items():
+        with pytest.raises(TypeError, match=f"^this loader does not take `{name}`: {re.escape(reason)}\nhint: or pass"):
+            loader([1, 2], **{name: [0]})
+    with pytest.raises(TypeError, match=r"^`drop_last=True` is `tail='drop'`, and not `tail='keep'`$"):
+        loader([1, 2], drop_last=True, tail="keep")
     with pytest.raises(ValueError, match=r"^tail is 'cut'"):
         loader([1, 2], tail="cut")
     with pytest.raises(TypeError, match="data without a length"):

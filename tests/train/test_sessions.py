@@ -268,7 +268,7 @@ with st.session(directory="kept") as run:
     ckpt = run.checkpoints(every=None, local="disk", model=torch.nn.Linear(2, 1))
     os.chdir("elsewhere")
     ckpt.step()
-    os.kill(ckpt._saver.writer_pid, 9)
+    os.kill(ckpt._saver._writer.pid, 9)
     ckpt._saver._writer._process.wait()
     ckpt.save(wait=True)
     print(ckpt.last_step, ckpt.failures)

@@ -74,9 +74,7 @@ def _index(who: Identity) -> int:
     return who.local_rank
 
 
-def wrap(
-    model: nn.Module, who: Identity, device: torch.device, parallel: Optional[str] = None, **options: Any
-) -> nn.Module:
+def wrap(model: nn.Module, who: Identity, device: torch.device, parallel: Optional[str] = None, **options: Any) -> Any:
     """As `Session.wrap`. A bench may decide for the script, or let DDP exchange no gradients.
 
     Raises:

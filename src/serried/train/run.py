@@ -12,21 +12,7 @@ import sys
 import warnings
 from operator import index
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Callable,
-    ContextManager,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    TypeVar,
-    Union,
-)
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence, TypeVar, Union
 
 import torch
 from torch import nn
@@ -50,9 +36,12 @@ from serried.train.tracking import Tracker, settings_of
 if TYPE_CHECKING:
     from serried.train.checkpoints.checkpoints import Checkpoints, Every
     from serried.train.checkpoints.states import Stateful
+    from serried.train.data.loader import Loader
+    from serried.train.data.third_party import ThirdPartyLoader
 
 
 T = TypeVar("T")
+Model = TypeVar("Model", bound=nn.Module)
 
 _HANDLER = "serried"
 _END: Any = object()
@@ -96,7 +85,7 @@ class Session:
         """1 for the first attempt, one more for each that continues it; 1 if Serried did not start this process."""
         self.deadline = float(os.environ[names.DEADLINE]) if os.environ.get(names.DEADLINE) else None
         """The end of the attempt's time limit, in seconds since the epoch, if known."""
-        self.loaders: List[Stateful] = []
+        self.loaders: list[Stateful] = []
         """The loaders whose positions checkpoints save, in order of creation, which is the same on every rank."""
         self._metrics = metrics.Metrics(metrics_path, self._gauges)
         self._progress = Progress(self._metrics.resume)
@@ -104,9 +93,9 @@ class Session:
         """Also takes objects that `log` does not take."""
         self._metrics.tracker = self.tracker
         self.buckets = Buckets(group)
-        self.parts: Dict[str, Stateful] = {"progress": self._progress, "buckets": self.buckets}
+        self.parts: dict[str, Stateful] = {"progress": self._progress, "buckets": self.buckets}
         """Further replicated state of the session."""
-        self.all_checkpoints: List[Checkpoints] = []
+        self.all_checkpoints: list[Checkpoints] = []
         self.smoke = Smoke(os.environ, is_main=self.is_main)
         self._group = group
         self._listener = listener
@@ -128,7 +117,7 @@ class Session:
         """Write the buffered values of `log` now. A checkpoint does this, so that it loses no step."""
         self._metrics.write()
 
-    def all_reduce_mean(self, values: Mapping[str, Any], weight: float = 1.0) -> Dict[str, float]:
+    def all_reduce_mean(self, values: Mapping[str, Any], weight: float = 1.0) -> dict[str, float]:
         """The means over all ranks of numbers or one-element tensors; `weight` is this rank's weight."""
         return self._group.mean(values, weight)
 
@@ -174,7 +163,7 @@ class Session:
     def _prefix(self) -> str:
         return f"[rank {self.rank} on {socket.gethostname()}]"
 
-    def first(self, scope: str = "job") -> ContextManager[bool]:
+    def first(self, scope: str = "job") -> contextlib.AbstractContextManager[bool]:
         """Let one rank of the job (or of each `node`) prepare something: `with run.first() as is_first:`.
 
         The others wait, for hours if need be, until it has left the block. Then they enter it. An error of the first
@@ -184,21 +173,22 @@ class Session:
 
     # Model, data and checkpoints.
 
-    def wrap(self, model: nn.Module, parallel: Optional[str] = None, **options: Any) -> Any:
+    def wrap(self, model: Model, parallel: Optional[str] = None, **options: Any) -> Model:
         """Move `model` to this rank's device; with several ranks, wrap it in DistributedDataParallel.
 
         `parallel`: `dp` for DataParallel over the GPUs of one process, `none` for no wrapper. Models that are
         parallel or sharded already pass through. `options` go to DistributedDataParallel.
         """
-        wrapped = wrap(model, self.identity, self.device, parallel, **options)
+        wrapped: Model = wrap(model, self.identity, self.device, parallel, **options)
         self._is_without_sync = getattr(wrapped, "require_backward_grad_sync", True) is False
         return wrapped
 
-    def unwrap(self, model: nn.Module) -> Any:
+    def unwrap(self, model: Model) -> Model:
         """`model` without the wrappers of `wrap` and `torch.compile`: its `state_dict` loads into a plain model."""
-        return unwrapped(model)
+        bare: Model = unwrapped(model)
+        return bare
 
-    def loader(self, dataset: Any, *, batch_size: int = 1, **options: Any) -> Any:
+    def loader(self, dataset: Any, *, batch_size: Optional[int] = 1, **options: Any) -> Union[Loader, ThirdPartyLoader]:
         """Batches of this rank's share of `dataset`. Checkpoints keep the position. See `make_loader`.
 
         To be called by all ranks. Raises TrainError on all of them if they have different data.
@@ -274,7 +264,7 @@ class Session:
     def epochs(self, count: int) -> Iterator[int]:
         """The remaining epochs of `count`. An epoch that was interrupted resumes in its middle."""
         for epoch in self._progress.epochs(count):
-            loaders: List[Any] = self.loaders
+            loaders: list[Any] = self.loaders
             for loader in loaders:
                 loader.set_epoch(epoch)
             self._trace.begin()
@@ -307,7 +297,7 @@ class Session:
             named = {**values, **named}
         self._log(None if step is None else _step(step), named)
 
-    def _log(self, step: Optional[int], values: Dict[str, Any], *, is_last: bool = False) -> int:
+    def _log(self, step: Optional[int], values: dict[str, Any], *, is_last: bool = False) -> int:
         """As `log`; `is_last`: pass all values to the sinks now. Returns the step."""
         reached = self._progress.advance(step)
         self._metrics.log(reached, values)
@@ -363,7 +353,7 @@ class Session:
                 return
             yield batch
 
-    def catch_up(self, objects: List[Stateful]) -> None:
+    def catch_up(self, objects: list[Stateful]) -> None:
         """Before rank 0 saves `objects`: if it ran out of uneven data, it receives their state from another rank."""
         self.buckets.settle()
         if self._mirrored is not None:
@@ -435,8 +425,8 @@ class Session:
             will_continue = self.is_saved and self._stop.agreed is not None
             self.tracker.finish(self.deadline, has_failed=has_failed, will_continue=will_continue)
 
-    def _gauges(self) -> Dict[str, float]:
-        gauges: Dict[str, float] = {}
+    def _gauges(self) -> dict[str, float]:
+        gauges: dict[str, float] = {}
         for name in ("waited_seconds", "read_samples"):
             known = [value for value in (getattr(loader, name) for loader in self.loaders) if value is not None]
             if known:
@@ -450,7 +440,7 @@ class Session:
 
     def _expected_steps(self) -> Optional[int]:
         """The last step of the loop over epochs; None unless the script logs a step for each batch of one loader."""
-        loaders: List[Any] = self.loaders
+        loaders: list[Any] = self.loaders
         trained = [loader for loader in loaders if loader.steps is not None]
         if len(trained) != 1:
             return None
@@ -519,10 +509,10 @@ class Progress:
             yield self.epoch
         self.is_done = True
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "step": self.step}
 
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.epoch, self.step = int(state["epoch"]), int(state["step"])
         self._on_resume(self.step)
 
@@ -639,7 +629,7 @@ class MirroredState(Joinable, JoinHook):
         all_saved = (obj for each in checkpoints for obj in each.objects.values())
         zero = (obj.optimizer for obj in all_saved if isinstance(obj, ZeroShard))
         stepping = {id(each): each for each in (*optimizers, *zero) if isinstance(each, Joinable)}
-        self.others: List[Any] = [model, *stepping.values()]
+        self.others: list[Any] = [model, *stepping.values()]
         """What Join mirrors beside this: with itself among them, garbage would keep the model's memory."""
         self.has_only_the_model = not checkpoints
         """A rank that is out of data mirrors only the model's all-reduces: nothing else can be collective."""

@@ -73,6 +73,7 @@ def make_loader(
     seed: int = 0,
     shuffle: Optional[Union[bool, int]] = None,
     tail: Optional[str] = None,
+    drop_last: bool = False,
     resume: bool = True,
     **options: Any,
 ) -> Union[Loader, ThirdPartyLoader]:
@@ -90,6 +91,7 @@ def make_loader(
             False for no shuffling, the default for other data.
         tail: the last, incomplete step. `repeat`, the default: ranks without an item repeat one; `drop`: the step is
             skipped; `keep`: every item once, so that some ranks may have one item, and one batch, more.
+        drop_last: True as `tail="drop"`.
         resume: False for evaluation, where a part of a pass has no meaning: every pass starts at its first item.
         options: passed to torch's DataLoader: num_workers, collate_fn, pin_memory, persistent_workers, …
 
@@ -99,7 +101,7 @@ def make_loader(
     from serried.train.data import third_party
 
     if third_party.is_loader(dataset):
-        given = {"shuffle": shuffle, "tail": tail, **options}
+        given = {"shuffle": shuffle, "tail": tail, "drop_last": drop_last or None, **options}
         options_given = sorted(name for name, value in given.items() if value is not None)
         if options_given or batch_size not in (1, getattr(dataset, "batch_size", 1)):
             raise TypeError(
@@ -111,6 +113,9 @@ def make_loader(
     from serried.train.data.order import ReaderLayout
     from serried.train.data.sources import Indexed, Shard, is_indexed
 
+    if drop_last and tail not in (None, "drop"):
+        raise TypeError(f"`drop_last=True` is `tail='drop'`, and not `tail={tail!r}`")
+    tail = "drop" if drop_last else tail
     if isinstance(dataset, Shard):
         if shuffle is not None:
             raise TypeError("a shard has an order of its own\nhint: pass shuffle= to serried.train.shard")

@@ -16,10 +16,9 @@ from serried.train.data.sources import Indexed, Shard, fetch
 from serried.train.data.workers import WorkerStart, remember, reseed, signals_blocked
 
 OURS = {
-    "sampler": "the order follows from seed and epoch, so that it can be resumed",
-    "batch_sampler": "the order follows from seed and epoch, so that it can be resumed",
-    "generator": "the order and the workers' random numbers follow from the seed",
-    "drop_last": 'use tail="drop"',
+    "sampler": "`shuffle` and the seed decide the order, so that it can be resumed; use a `Subset` to select items",
+    "batch_sampler": "`batch_size` and `shuffle` decide, so that it can be resumed; `batch_size=None` for batches",
+    "generator": "the order and the workers' random numbers follow from `st.session(seed=…)`",
     "in_order": "batches out of order have no position to resume from",
 }
 
@@ -101,7 +100,7 @@ class Loader(PositionedLoader):
         options: Dict[str, Any],
     ) -> None:
         for name in sorted(OURS.keys() & options.keys()):
-            raise TypeError(f"this loader does not take `{name}`: {OURS[name]}\nhint: pass your own DataLoader instead")
+            raise TypeError(f"this loader does not take `{name}`: {OURS[name]}\nhint: or pass your own DataLoader")
         super().__init__(resume=resume)
         self.dataset = shard.source.data
         self.batch_size = layout.batch_size
