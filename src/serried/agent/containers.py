@@ -33,7 +33,7 @@ CHUNK = 4 << 20
 class ImageCopy:
     """Copies in a process of its own, from the start on: it may take minutes, and the agent must stay responsive."""
 
-    def __init__(self, loop: Loop, work: Attempt, folder: Folder, log_event: Callable[..., None]) -> None:
+    def __init__(self, loop: Loop, attempt: Attempt, folder: Folder, log_event: Callable[..., None]) -> None:
         self._loop = loop
         self._private = folder.path
         self._log_event = log_event
@@ -41,7 +41,7 @@ class ImageCopy:
         self._locks: List[int] = []
         self._is_resolved = True
         self._answer: Message = {"problem": "the process that copies the image was killed"}
-        container = work.plan.container
+        container = attempt.plan.container
         if not container or not container.local:
             return
         if folder.room is None or not folder.has_disk:
@@ -166,19 +166,23 @@ CHARLIECLOUD_FILES = ("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/resolv.co
 class RankContainer:
     """`private` is the attempt's folder on this node."""
 
-    def __init__(self, work: Attempt, plan: Container, private: Path) -> None:
-        self._work = work
+    def __init__(self, attempt: Attempt, plan: Container, private: Path) -> None:
+        self._attempt = attempt
         self._plan = plan
         self._private = private
         copy = private / COPY
         self._image = os.readlink(copy) if copy.is_symlink() else plan.image  # noqa: PTH115
-        self._set_here = [*work.plan.environment.env, *work.plan.environment.secrets, *work.plan.environment.env_file]
+        self._set_here = [
+            *attempt.plan.environment.env,
+            *attempt.plan.environment.secrets,
+            *attempt.plan.environment.env_file,
+        ]
         """Variables of the experiment, which override those of the image."""
 
     def inherited(self, environment: Mapping[str, str]) -> Dict[str, str]:
         """The variables of the agent's environment that hold inside."""
-        inherit = self._work.plan.environment.inherit
-        of_scheduler = [f"{prefix.rstrip('_')}*" for prefix in self._work.plan.site.dialect.prefixes]
+        inherit = self._attempt.plan.environment.inherit
+        of_scheduler = [f"{prefix.rstrip('_')}*" for prefix in self._attempt.plan.site.dialect.prefixes]
         named = (*OF_THE_JOB, *of_scheduler, *([] if isinstance(inherit, str) else inherit))
 
         def holds(name: str) -> bool:
@@ -211,20 +215,20 @@ class RankContainer:
         Not `--contain`: it gives each rank a /dev/shm of its own and hides InfiniBand, but NCCL needs both.
         """
         argv = [_find(self._plan.runtime), "--quiet", "exec", "--no-home"]
-        if self._work.plan.allocation.gpus:
+        if self._attempt.plan.allocation.gpus:
             is_amd = os.path.exists("/dev/kfd") and not os.path.exists("/dev/nvidiactl")  # noqa: PTH110
             argv.append("--rocm" if is_amd else "--nv")
         argv += ["--writable-tmpfs"] if self._plan.writable else []
         for bind in self.binds():
             argv += binds.for_apptainer(bind)
-        return [*argv, *self._plan.options, "--pwd", str(self._work.workdir), self._image]
+        return [*argv, *self._plan.options, "--pwd", str(self._attempt.workdir), self._image]
 
     def _charliecloud(self) -> Words:
         """Charliecloud creates no mount points in a read-only image, so the image is seen through a view."""
         own = self.binds()
         image, more = _view_of(Path(self._image), self._private / "view", own)
         mounts = [f"--bind={bind.source}:{bind.destination}" for bind in (*more, *own)]
-        return [_find(self._plan.runtime), *mounts, *self._plan.options, f"--cd={self._work.workdir}", image, "--"]
+        return [_find(self._plan.runtime), *mounts, *self._plan.options, f"--cd={self._attempt.workdir}", image, "--"]
 
     def binds(self) -> List[Bind]:
         """The folders of the host. With `contained`, a home and a /tmp of the attempt's own, with mount points."""
@@ -249,32 +253,32 @@ class RankContainer:
 
     def _needed(self) -> List[str]:
         """Folders that Serried's own variables and placeholders name."""
-        work = self._work
-        project = Path(work.plan.source.directory)
-        linked = [os.path.realpath(project / name) for name in work.plan.source.links]
-        resume = os.environ.get(names.RESUME) or work.resume_from or ""
-        disk = os.path.expandvars(work.plan.site.local_disk or "")
+        attempt = self._attempt
+        project = Path(attempt.plan.source.directory)
+        linked = [os.path.realpath(project / name) for name in attempt.plan.source.links]
+        resume = os.environ.get(names.RESUME) or attempt.resume_from or ""
+        disk = os.path.expandvars(attempt.plan.site.local_disk or "")
         wanted = [
-            str(work.run.path),
-            _folder_of(work.run.library),
-            os.path.dirname(os.path.realpath(work.run.library)),  # noqa: PTH120
+            str(attempt.run.path),
+            _folder_of(attempt.run.library),
+            os.path.dirname(os.path.realpath(attempt.run.library)),  # noqa: PTH120
             str(project),
             str(self._private),
             *linked,
             disk,
             str(self._private.parents[1] / DATA),
-            *(item.source for item in work.plan.staged_items),  # a node without a disk reads them there
-            *(work.plan.data.require if work.plan.data else ()),
-            *work.dependencies,
+            *(item.source for item in attempt.plan.staged_items),  # a node without a disk reads them there
+            *(attempt.plan.data.require if attempt.plan.data else ()),
+            *attempt.dependencies,
             os.path.dirname(resume),  # noqa: PTH120
         ]
         return [path for path in wanted if path.startswith("/") and os.path.exists(path)]  # noqa: PTH110
 
 
-def of(work: Attempt, private: Path) -> Optional[RankContainer]:
+def of(attempt: Attempt, private: Path) -> Optional[RankContainer]:
     """None if ranks run without a container, or if the agent itself runs inside."""
-    container = work.plan.container
-    return RankContainer(work, container, private) if container and container.runtime != "pyxis" else None
+    container = attempt.plan.container
+    return RankContainer(attempt, container, private) if container and container.runtime != "pyxis" else None
 
 
 def _find(program: str) -> str:

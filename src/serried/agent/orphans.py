@@ -68,10 +68,10 @@ def end_groups(leaders: Iterable[int]) -> None:
         system.send_signal(leader, signal.SIGKILL, to_group=True)
 
 
-def clear(work: Attempt) -> int:
+def clear(attempt: Attempt) -> int:
     """End the attempt's processes on this node, and delete its files there. Returns the number of processes."""
-    count = end(lambda: leftovers(work.process_tag))
-    cleanup.clear(work)
+    count = end(lambda: leftovers(attempt.process_tag))
+    cleanup.clear(attempt)
     return count
 
 

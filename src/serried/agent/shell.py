@@ -33,11 +33,11 @@ ENDED = 143
 """The exit status when the job ends before the shell."""
 
 
-def variables(work: Attempt, *, joins: bool) -> Dict[str, str]:
+def variables(attempt: Attempt, *, joins: bool) -> Dict[str, str]:
     """The variables of an only rank. A shell that joins a run gets no rank of that run."""
-    nodes = work.nodes
-    shell = work.resized(nodes=1, ranks=1)
-    limit = work.plan.allocation.time_seconds
+    nodes = attempt.nodes
+    shell = attempt.resized(nodes=1, ranks=1)
+    limit = attempt.plan.allocation.time_seconds
     with rendezvous.hold_port() as port:
         place = command.RankPlace(
             node=0,
@@ -50,12 +50,12 @@ def variables(work: Attempt, *, joins: bool) -> Dict[str, str]:
             stop_file="",
         )
     values = command.environment(shell, place, os.environ)
-    values["SERRIED_CLUSTER"] = work.plan.site.name
+    values["SERRIED_CLUSTER"] = attempt.plan.site.name
     left_out = (*NOT_HERE, *command.of_a_task(shell, place), *(command.PLACE_IN_WORLD if joins else ()))
     return {name: value for name, value in values.items() if name not in left_out}
 
 
-def run(work: Attempt, words: List[str], given: Dict[str, str], *, joins: bool) -> Optional[int]:
+def run(attempt: Attempt, words: List[str], given: Dict[str, str], *, joins: bool) -> Optional[int]:
     """Run `words`, or bash if `words` is empty, in the run's working directory with the variables `given`.
 
     Stages the data first, unless it joins a run, which has its data already. Returns the exit status, or None if the
@@ -69,10 +69,10 @@ def run(work: Attempt, words: List[str], given: Dict[str, str], *, joins: bool) 
         if child is not None:  # a shell at its prompt ignores TERM
             system.send_signal(child.pid, number if words else signal.SIGHUP)
 
-    own = Folder(work, "shell")
-    data = StandaloneStageIn(work, own)
+    own = Folder(attempt, "shell")
+    data = StandaloneStageIn(attempt, own)
     try:
-        where = running_attempt_variables(work) if joins else data.stage()
+        where = running_attempt_variables(attempt) if joins else data.stage()
         if data.problem:
             print(f"serried: {os.uname().nodename}: {data.problem}", file=sys.stderr)
             return names.EXIT_CODES[names.LAUNCH_FAILED]
@@ -84,32 +84,32 @@ def run(work: Attempt, words: List[str], given: Dict[str, str], *, joins: bool) 
             signal.signal(number, pass_on)
         given = {"SLURM_TMPDIR": os.environ.get("SLURM_TMPDIR") or str(own.scratch), **given, **where}
         submitters = write_submitters(own.path / "outside", system.agent_command("")[:-1])
-        if submitters and not work.plan.container:
+        if submitters and not attempt.plan.container:
             given["PATH"] = os.pathsep.join([submitters, given.get("PATH") or os.environ.get("PATH", os.defpath)])
-        argv, environment = _program(work, words, given, own.path)
-        child = system.spawn(argv, environment, (0, 1, 2), directory=str(work.workdir))
+        argv, environment = _program(attempt, words, given, own.path)
+        child = system.spawn(argv, environment, (0, 1, 2), directory=str(attempt.workdir))
         _, status = os.waitpid(child.pid, 0)
     finally:
         data.release()
         own.remove(REMOVE_SECONDS)
     problem = child.problem()
     if problem:
-        print(f"serried: cannot run `{argv[0]}` in {work.workdir}: {os.strerror(problem[1])}", file=sys.stderr)
+        print(f"serried: cannot run `{argv[0]}` in {attempt.workdir}: {os.strerror(problem[1])}", file=sys.stderr)
     return None if ended else system.shell_status(status)
 
 
-def _program(work: Attempt, words: List[str], given: Dict[str, str], own: Path) -> Tuple[List[str], Dict[str, str]]:
+def _program(attempt: Attempt, words: List[str], given: Dict[str, str], own: Path) -> Tuple[List[str], Dict[str, str]]:
     """The command and environment, inside the container if the plan has one; `own` is its folder on this node."""
-    inside = containers.of(work, own)
+    inside = containers.of(attempt, own)
     if inside is None:
         if not words:
             rc = own / "bashrc"
-            lines = startup_lines(work.plan.experiment, {**system.environment(), **given})
+            lines = startup_lines(attempt.plan.experiment, {**system.environment(), **given})
             rc.write_bytes(system.encode(lines))
             words = ["/bin/bash", "--rcfile", str(rc), "-i"]
-        return words, command.with_record(work, command.visible(work, system.environment()), given)
+        return words, command.with_record(attempt, command.visible(attempt, system.environment()), given)
     every = names.put(inside.inherited(system.environment()), given)
-    return inside.enter(words or ANY_SHELL, command.visible(work, every))
+    return inside.enter(words or ANY_SHELL, command.visible(attempt, every))
 
 
 def startup_lines(prompt: str, environment: Dict[str, str]) -> str:
@@ -130,19 +130,19 @@ def main(arguments: List[str]) -> int:
     words = arguments[cut + 1 :]
     joins = "--join" in options
     task = options.get("--task")
-    work = Attempt.load(run_directory(), int(task) if task else None, int(options.get("--join", 1)))
-    set_umask(work)
-    problem = options.get("--problem") or job_environment.enter_setup(work, arguments, "shell")
-    problem = problem or check_required_paths(work.plan)
+    attempt = Attempt.load(run_directory(), int(task) if task else None, int(options.get("--join", 1)))
+    set_umask(attempt)
+    problem = options.get("--problem") or job_environment.enter_setup(attempt, arguments, "shell")
+    problem = problem or check_required_paths(attempt.plan)
     host = {"host": os.uname().nodename}
     if not joins:
-        files.write_json(work.run.shell, host, work.file_mode)
+        files.write_json(attempt.run.shell, host, attempt.file_mode)
     if problem:
         print(f"serried: {host['host']}: {problem}", file=sys.stderr)
         status: Optional[int] = names.EXIT_CODES[names.LAUNCH_FAILED]
     else:
-        words = words or ([] if joins else list(work.plan.command))
-        status = run(work, words, variables(work, joins=joins), joins=joins)
+        words = words or ([] if joins else list(attempt.plan.command))
+        status = run(attempt, words, variables(attempt, joins=joins), joins=joins)
     if status is not None and not joins:
-        files.write_json(work.run.shell, {**host, "exit_code": status}, work.file_mode)
+        files.write_json(attempt.run.shell, {**host, "exit_code": status}, attempt.file_mode)
     return ENDED if status is None else status

@@ -218,10 +218,7 @@ def command(
     if as_json:
         things = []
         for thing, size in found:
-            done = {
-                "removed": not dry_run and thing.path not in left,
-                "problem": left.get(thing.path) or None,
-            }
+            done = {"removed": not dry_run and thing.path not in left, "problem": left.get(thing.path) or None}
             things.append({**thing.to_json(), **size.to_json(), **done})
         stay = [{**thing.to_json(), "needed": thing.needed} for thing in choice.stay]
         console.out_json(dry_run=dry_run, things=things, stay=stay)

@@ -197,9 +197,7 @@ class Experiment(NamedTuple):
     )
     cluster: str | None = setting(values.TEXT, "Cluster for `serried submit`.", default="the cluster recognised")
     config: Mapping[str, Any] = setting(
-        values.SETTINGS,
-        "Settings of the training: `lr = 0.1`, `model.width = 64`. Merged by name.",
-        value={},
+        values.SETTINGS, "Settings of the training: `lr = 0.1`, `model.width = 64`. Merged by name.", value={}
     )
     """By dotted name."""
     resources: Resources = Resources()

@@ -206,11 +206,7 @@ def ordered(root: Path, watch: Sequence[str] = ()) -> List[Path]:
     ranks: Dict[Path, Tuple[Any, ...]] = {}
     for name, members in series.items():
         last = [path for path in entries if path not in ranks and _is_last_of(path, members)]
-        main = (
-            not is_secondary(members[0].name),
-            max(ages[path] for path in (*members, *last)),
-            name,
-        )
+        main = (not is_secondary(members[0].name), max(ages[path] for path in (*members, *last)), name)
         ranks.update({path: (*main, order_of(_relative(root, path)), ages[path]) for path in members})
         ranks.update({path: (*main, _order_of_last(root, path, members[0]), ages[path]) for path in last})
     alone = (path for path in entries if path not in ranks)

@@ -329,10 +329,7 @@ def _check(allocation: Allocation, request: Resources, cluster: Cluster, partiti
     # A QoS may allow more time than its partition, and only Slurm knows.
     partition_time = partition.time if partition and not request.qos else None
     seconds, instead = allocation.time_seconds or 0, _instead(allocation, cluster)
-    for limit, place, others in (
-        (cluster.max_time, f"cluster `{cluster.name}`", ""),
-        (partition_time, where, instead),
-    ):
+    for limit, place, others in ((cluster.max_time, f"cluster `{cluster.name}`", ""), (partition_time, where, instead)):
         if limit and seconds > limit:
             spelled = show_duration(limit)
             raise UsageError(

@@ -185,9 +185,7 @@ def parameters_of(selection: Selection, number: int) -> Trial:
 
 
 def results_of(
-    selection: Selection,
-    metric: str | None = None,
-    look: Callable[[Sequence[Record]], Iterable[RunStatus]] = statuses,
+    selection: Selection, metric: str | None = None, look: Callable[[Sequence[Record]], Iterable[RunStatus]] = statuses
 ) -> SweepResults:
     """The results of the whole sweep of a run. `metric` is another than the sweep's: `loss:min`. Empty for none.
 

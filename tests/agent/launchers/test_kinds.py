@@ -118,7 +118,7 @@ def test_what_horovodrun_would_show_to_everybody_it_does_not_get(scene, tmp_path
     }
     place = {"master": "10.0.0.1", "port": 4242, "deadline": 0.0, "stop_file": "/t/stop"}
     rank = RankPlace(node=0, rank=0, local_rank=0, threads=1, **place)
-    work = Attempt(RunDirectory(tmp_path / "run"), context.work.plan, None, 1)
+    work = Attempt(RunDirectory(tmp_path / "run"), context.attempt.plan, None, 1)
     assert kinds.launcher_environment(work, rank, start) == start.environment
 
 

@@ -30,7 +30,7 @@ def work(tmp_path):
 
 def facts(work):
     process = script.ScriptProcess.__new__(script.ScriptProcess)
-    process._attempt = work.directory.attempt(1)
+    process._directory = work.directory.attempt(1)
     process._began_at = 0.0
     return process.all_launches()
 

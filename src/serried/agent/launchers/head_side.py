@@ -40,12 +40,12 @@ class Failure(NamedTuple):
 class LauncherCoordinator:
     """Calls `fail` when a launcher has failed, and none of its ranks."""
 
-    def __init__(self, loop: Loop, work: Attempt, nodes: NodeRegistry, fail: Callable[[Failure], None]) -> None:
+    def __init__(self, loop: Loop, attempt: Attempt, nodes: NodeRegistry, fail: Callable[[Failure], None]) -> None:
         self._loop = loop
-        self._work = work
+        self._attempt = attempt
         self._nodes = nodes
         self._fail = fail
-        self._world_size = work.nodes * work.ranks
+        self._world_size = attempt.nodes * attempt.ranks
         self._running = 0
         """Launchers that have not ended."""
         self._exits: List[Dict[str, Any]] = []
@@ -55,10 +55,10 @@ class LauncherCoordinator:
         self._is_released = False
 
     def begin(self) -> None:
-        if not self._work.agents_start_ranks:
+        if not self._attempt.agents_start_ranks:
             from serried.agent.launchers.kinds import KINDS
 
-            self._running = self._work.nodes if KINDS[self._work.plan.launch.kind].everywhere else 1
+            self._running = self._attempt.nodes if KINDS[self._attempt.plan.launch.kind].everywhere else 1
             self._loop.after(START_SECONDS, self._check_started)
 
     def on_message(self, member: NodeAgent, message: Message) -> None:
@@ -98,7 +98,7 @@ class LauncherCoordinator:
     def _check_release(self) -> None:
         ends = self.started.values()
         is_time = all(ends) if self._is_stopping else self._have_all_ended
-        if self._work.agents_start_ranks or self._is_released or not is_time:
+        if self._attempt.agents_start_ranks or self._is_released or not is_time:
             return
         self._is_released = True
         is_urgent = self._is_stopping or not all(end and end["well"] for end in ends)
@@ -112,7 +112,7 @@ class LauncherCoordinator:
             if self.started:
                 count = f"only {len(self.started)} of {self._world_size} ranks"
                 tail = f"; missing are {', '.join(map(str, missing[:8]))}{' …' if missing[8:] else ''}"
-            kind = self._work.plan.launch.kind
+            kind = self._attempt.plan.launch.kind
             self._fail(Failure(f"`{kind}` has started {count} within {START_SECONDS:.0f} s{tail}", 1))
 
 

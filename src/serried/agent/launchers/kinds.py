@@ -30,7 +30,7 @@ from serried.schema.launchers import LauncherVariables
 class LaunchContext(NamedTuple):
     """The values from which a kind builds the command of its launcher on `node`."""
 
-    work: Attempt
+    attempt: Attempt
     node: int
     hosts: Sequence[str]
     """The nodes' names in the scheduler's spelling, the first node's first; `localhost` on this machine."""
@@ -49,16 +49,16 @@ class LaunchContext(NamedTuple):
 
     @property
     def world_size(self) -> int:
-        return self.work.nodes * self.work.ranks
+        return self.attempt.nodes * self.attempt.ranks
 
     @property
     def options(self) -> List[str]:
         """The user's own options of the launcher, with the attempt's size filled in."""
-        return [fill(option, self.work.shape) for option in self.work.plan.launch.options]
+        return [fill(option, self.attempt.shape) for option in self.attempt.plan.launch.options]
 
     def program(self, module: str, program: str) -> List[str]:
         """`module` in the Python that the plan's command names, such as `/opt/conda/bin/python3.11`; else `program`."""
-        command = [] if self.work.plan.shell else self.work.command
+        command = [] if self.attempt.plan.shell else self.attempt.command
         name = os.path.basename(command[0]) if command else ""  # noqa: PTH119 - a bare string
         if name.startswith("python") and not name[len("python") :].strip(".0123456789"):
             return [command[0], "-m", module]
@@ -93,24 +93,24 @@ def torchrun(context: LaunchContext) -> LaunchCommand:
     restarts of their node. Each node counts its own restarts. After a failure that only one node saw as another rank's,
     the next round would hang.
     """
-    work = context.work
-    restarts = work.plan.launch.max_restarts
+    attempt = context.attempt
+    restarts = attempt.plan.launch.max_restarts
     return LaunchCommand(
         [
             *context.program("torch.distributed.run", "torchrun"),
             "--no-python",
-            f"--nnodes={work.nodes}",
-            f"--nproc-per-node={work.ranks}",
+            f"--nnodes={attempt.nodes}",
+            f"--nproc-per-node={attempt.ranks}",
             f"--max-restarts={restarts}",
             "--rdzv-backend=c10d",
             f"--rdzv-endpoint={context.master}:{context.port}",
-            f"--rdzv-id={names.elastic_id(work.plan.run + str(work.number))}",
+            f"--rdzv-id={names.elastic_id(attempt.plan.run + str(attempt.number))}",
             f"--rdzv-conf=is_host={'true' if context.node == 0 else 'false'}",
             f"--local-addr={context.address}",
             *context.options,
             *context.rank,
         ],
-        {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if restarts and work.nodes > 1 else {},
+        {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if restarts and attempt.nodes > 1 else {},
     )
 
 
@@ -120,8 +120,8 @@ def srun(context: LaunchContext) -> LaunchCommand:
     All options are given, because Slurm's versions differ in the options that a step inherits. The step shares its
     job's CPUs and GPUs with the step of the agents, and the agents bind the ranks.
     """
-    work = context.work
-    site, allocation = work.plan.site, work.plan.allocation
+    attempt = context.attempt
+    site, allocation = attempt.plan.site, attempt.plan.allocation
     gpus = []
     if allocation.gpus:  # requested again, because the step of the agents takes none
         # Without `--gpu-bind=none`: with this option Slurm sets no CUDA_VISIBLE_DEVICES, and there is none to inherit.
@@ -131,11 +131,11 @@ def srun(context: LaunchContext) -> LaunchCommand:
     return LaunchCommand(
         [
             "srun",
-            f"--nodes={work.nodes}",
+            f"--nodes={attempt.nodes}",
             *(["--relative=0"] if site.inside else []),  # the agents are on the first nodes of the user's job
             f"--ntasks={context.world_size}",
-            f"--ntasks-per-node={work.ranks}",
-            "--whole" if work.plan.has_all_cpus else f"--cpus-per-task={max(1, allocation.cpus // work.ranks)}",
+            f"--ntasks-per-node={attempt.ranks}",
+            "--whole" if attempt.plan.has_all_cpus else f"--cpus-per-task={max(1, allocation.cpus // attempt.ranks)}",
             "--distribution=block",
             "--cpu-bind=none",
             *gpus,
@@ -176,7 +176,7 @@ def horovodrun(context: LaunchContext) -> LaunchCommand:
     With gloo, horovodrun writes each of its variables into the command line of every rank, where all users of the node
     can read them. So it gets only those that it needs to run; ranks get theirs from the agents. It finds `ssh` on PATH.
     """
-    hosts = ",".join(f"{host}:{context.work.ranks}" for host in context.hosts)
+    hosts = ",".join(f"{host}:{context.attempt.ranks}" for host in context.hosts)
     argv = [
         *context.program("horovod.runner.launch", "horovodrun"),
         "--disable-cache",
@@ -187,7 +187,7 @@ def horovodrun(context: LaunchContext) -> LaunchCommand:
         *context.options,
         *context.rank,
     ]
-    known = {**os.environ, **context.work.plan.environment.env}
+    known = {**os.environ, **context.attempt.plan.environment.env}
     own = {name: known[name] for name in known if name in HOROVODRUN_NEEDS or name.startswith("HOROVOD_")}
     path = os.pathsep.join([str(remote_shell(context).parent), known.get("PATH", os.defpath)])
     return LaunchCommand(argv, {**own, **mpi_environment(context), "PATH": path}, without=("*",))
@@ -220,7 +220,7 @@ def mpi_environment(context: LaunchContext) -> Dict[str, str]:
     slots, machines = host_file(context, "slots", "{} slots={}"), host_file(context, "machines", "{}:{}")
     variables = {
         **private_tmpdir(context.folder / "launcher"),
-        "OMPI_MCA_odls_base_sigkill_timeout": str(math.ceil(context.work.urgent_grace_seconds)),
+        "OMPI_MCA_odls_base_sigkill_timeout": str(math.ceil(context.attempt.urgent_grace_seconds)),
         "OMPI_MCA_ras": "^slurm,tm,gridengine,lsf,loadleveler,alps",
         "OMPI_MCA_hwloc_base_binding_policy": "none",
         "PRTE_MCA_ras": "^slurm,pbs,tm,gridengine,lsf,flux",
@@ -264,7 +264,7 @@ def private_tmpdir(folder: Path) -> Dict[str, str]:
 def host_file(context: LaunchContext, name: str, line: str) -> str:
     """The path of a new file with a `line` for each node: its name and its number of ranks."""
     path = context.folder / name
-    files.write_text(path, "".join(f"{line.format(host, context.work.ranks)}\n" for host in context.hosts))
+    files.write_text(path, "".join(f"{line.format(host, context.attempt.ranks)}\n" for host in context.hosts))
     return str(path)
 
 
@@ -301,10 +301,10 @@ class RankIdentity(NamedTuple):
 
 
 def identify(
-    work: Attempt, sources: Sequence[LauncherVariables], environ: Mapping[str, str], alive: Mapping[int, int]
+    attempt: Attempt, sources: Sequence[LauncherVariables], environ: Mapping[str, str], alive: Mapping[int, int]
 ) -> RankIdentity:
     """`alive`: the incarnations of this node's running ranks. Raises ValueError for a rank that is not in the plan."""
-    name, world = work.plan.launch.kind, work.nodes * work.ranks
+    name, world = attempt.plan.launch.kind, attempt.nodes * attempt.ranks
     identity = read(sources, environ, world)
     if identity is None:
         variables = ", ".join(source.rank[0] for source in sources)
@@ -342,27 +342,29 @@ def is_needed(environ: Mapping[str, str]) -> bool:
     return (groups or 1) > 1 and most is not None and (_number(("TORCHELASTIC_RESTART_COUNT",), environ) or 0) >= most
 
 
-def launcher_environment(work: Attempt, place: command.RankPlace, launch: LaunchCommand) -> Dict[str, str]:
+def launcher_environment(attempt: Attempt, place: command.RankPlace, launch: LaunchCommand) -> Dict[str, str]:
     """A rank's environment, without the variables that differ between ranks or nodes."""
-    inherited = command.visible(work, system.environment())
-    of_a_rank = command.environment(work, place._replace(submitters=""), inherited)
-    changes = command.without(of_a_rank, (*command.IDENTITY, *command.slurm(work, place), names.NODE, "SLURM_TMPDIR"))
+    inherited = command.visible(attempt, system.environment())
+    of_a_rank = command.environment(attempt, place._replace(submitters=""), inherited)
+    changes = command.without(
+        of_a_rank, (*command.IDENTITY, *command.slurm(attempt, place), names.NODE, "SLURM_TMPDIR")
+    )
     environment = names.put(inherited, {**changes, **launch.environment})
     return {**command.without(environment, launch.without), **launch.environment}
 
 
-def rank_environment(work: Attempt, environ: Mapping[str, str]) -> Dict[str, str]:
+def rank_environment(attempt: Attempt, environ: Mapping[str, str]) -> Dict[str, str]:
     """The environment that a rank's program inherits, from the `environ` of the process that the launcher started.
 
     If the launcher passes nothing on, over ssh for example, the program inherits the agent's environment and the
     variables that the launcher set.
     """
-    own = command.visible(work, system.environment())
+    own = command.visible(attempt, system.environment())
     environment = dict(environ)
-    if environ.get(names.MARK) != work.process_tag:
+    if environ.get(names.MARK) != attempt.process_tag:
         set_by_launcher = (name for name in environ if name.startswith(LAUNCHER_PREFIXES) or name in command.IDENTITY)
         environment = {**own, **{name: environ[name] for name in set_by_launcher}}
-    if work.plan.launch.kind == "srun":  # each task has its own node's variables, and only its own GPUs
+    if attempt.plan.launch.kind == "srun":  # each task has its own node's variables, and only its own GPUs
         return environment
     of_node = {name: own[name] for name in NODE_VARIABLES if name in own}
     return {**command.without(environment, NODE_VARIABLES), **of_node}

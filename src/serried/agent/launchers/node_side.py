@@ -71,8 +71,10 @@ class RankConnection:
 class ConnectedRanks(Ranks, abc.ABC):
     """Ranks that a launcher starts. Each is connected to the agent of its node."""
 
-    def __init__(self, work: Attempt, node: int, variables: Dict[str, Any], agent: NodeServices, threads: int) -> None:
-        super().__init__(work, node, variables["stop_file"])
+    def __init__(
+        self, attempt: Attempt, node: int, variables: Dict[str, Any], agent: NodeServices, threads: int
+    ) -> None:
+        super().__init__(attempt, node, variables["stop_file"])
         self._agent = agent
         self._place = command.RankPlace(node=node, rank=0, local_rank=0, threads=threads, **variables)
         self._connections: List[RankConnection] = []
@@ -151,7 +153,7 @@ class ConnectedRanks(Ranks, abc.ABC):
 class LaunchedRanks(ConnectedRanks):
     def __init__(
         self,
-        work: Attempt,
+        attempt: Attempt,
         node: int,
         variables: Dict[str, Any],
         agent: NodeServices,
@@ -162,10 +164,10 @@ class LaunchedRanks(ConnectedRanks):
         folder: Path,
     ) -> None:
         """Listen for ranks, then start the launcher if this node has one."""
-        super().__init__(work, node, variables, agent, binding.threads(work))
-        self._kind = KINDS[work.plan.launch.kind]
-        self._shares = binding.shares(work.ranks)
-        self._remote = RemoteCommands(work, self._place, hosts, folder, agent)
+        super().__init__(attempt, node, variables, agent, binding.threads(attempt))
+        self._kind = KINDS[attempt.plan.launch.kind]
+        self._shares = binding.shares(attempt.ranks)
+        self._remote = RemoteCommands(attempt, self._place, hosts, folder, agent)
         self._excused: Dict[int, Exit] = {}
         """Failures after which the launcher may restart the rank."""
         self._has_begun = self._is_released = False
@@ -184,10 +186,10 @@ class LaunchedRanks(ConnectedRanks):
         if not (self._kind.everywhere or node == 0):
             return
         rank_command = system.agent_command("rank", rank_socket)
-        if work.plan.container and self._kind.is_inside:
+        if attempt.plan.container and self._kind.is_inside:
             rank_command[0] = "python3"  # this node's Python may not exist in the container
         context = LaunchContext(
-            work=work,
+            attempt=attempt,
             node=node,
             hosts=hosts,
             master=variables["master"],
@@ -209,11 +211,11 @@ class LaunchedRanks(ConnectedRanks):
             self._on_identified(connection, message["environ"])
 
     def _on_identified(self, connection: RankConnection, environ: Dict[str, str]) -> None:
-        work = self.work
+        attempt = self.attempt
         known = [(other.rank, other.has_ended) for other in self._connections if other.rank]
         alive = {rank.number: rank.restarts for rank, has_ended in known if not has_ended}
         try:
-            identity = kinds.identify(work, self._kind.sources, environ, alive)
+            identity = kinds.identify(attempt, self._kind.sources, environ, alive)
         except ValueError as problem:
             connection.refuse(str(problem))
             self._agent.send(ToHead.LAUNCHER_PROBLEM, message=str(problem))
@@ -232,22 +234,22 @@ class LaunchedRanks(ConnectedRanks):
         before = self._excused.pop(number, None)
         if before is not None:
             self._agent.log_event(JournalEvent.RANK_RESTARTED, **before.to_json())
-            os.write(log, f"serried: {work.plan.launch.kind} restarts rank {number}\n".encode())
+            os.write(log, f"serried: {attempt.plan.launch.kind} restarts rank {number}\n".encode())
         connection.rank = Rank(number, local_rank, 0, log)
         connection.rank.restarts = identity.incarnation
         program = command.program(
-            work,
+            attempt,
             self._place._replace(rank=number, local_rank=local_rank),
-            kinds.rank_environment(work, environ),
+            kinds.rank_environment(attempt, environ),
             is_inside=self._kind.is_inside,
         )
         request = {
             "do": ToLaunched.RUN,
             "argv": program.argv,
             "environment": program.environment,
-            "directory": str(work.workdir),
-            "log": str(work.log_of(number, self.node)),
-            "mode": work.file_mode,
+            "directory": str(attempt.workdir),
+            "log": str(attempt.log_of(number, self.node)),
+            "mode": attempt.file_mode,
             "cpus": self._shares[local_rank] if local_rank < len(self._shares) else [],
         }
         connection.socket.send(request)
@@ -270,7 +272,7 @@ class LaunchedRanks(ConnectedRanks):
         is_signalled = self._is_stopping if has_vanished else bool(message["signal"])
         exit_ = exit_._replace(ended_by_us=exit_.ended_by_us or is_signalled, vanished=has_vanished)
         obeys_notice = self.are_notified and exit_.exit_code in names.OBEYED_STATUSES
-        has_restarts_left = rank.restarts < self.work.plan.launch.max_restarts
+        has_restarts_left = rank.restarts < self.attempt.plan.launch.max_restarts
         may_return = exit_.has_failed and has_restarts_left and not self._is_stopping and not obeys_notice
         if may_return:
             self._excused[rank.number] = exit_
@@ -320,7 +322,7 @@ class LaunchedRanks(ConnectedRanks):
 
     def on_head_lost(self) -> None:
         self._have_all_launchers_ended = True
-        self._release_ranks(self.work.grace_seconds)
+        self._release_ranks(self.attempt.grace_seconds)
 
     def was_killed_by_launcher(self, exit_: Exit) -> bool:
         return exit_.vanished and self._was_killed
@@ -333,7 +335,7 @@ class LaunchedRanks(ConnectedRanks):
             return
         self._is_released = True
         failed = any(exit_.has_failed for exit_ in [*self.exits.values(), *self._unreaped])
-        if failed and self.work.plan.launch.max_restarts and self._launcher:  # it would restart them
+        if failed and self.attempt.plan.launch.max_restarts and self._launcher:  # it would restart them
             self._launcher.terminate()
         for connection in [connection for connection in self._connections if connection.has_ended]:
             connection.socket.send({"do": ToLaunched.LEAVE})
@@ -364,19 +366,21 @@ class LaunchedRanks(ConnectedRanks):
 class LauncherProcess:
     def __init__(self, kind: LauncherKind, context: LaunchContext, place: command.RankPlace) -> None:
         """Start the launcher, in the ranks' container if the launcher belongs there."""
-        work = context.work
+        attempt = context.attempt
         launch = kind.command(context)
         self.command = launch.argv
         """Without the words of a container."""
         self._name = os.path.basename(launch.argv[0])  # noqa: PTH119 - a bare string
         if self._name.startswith("python") and launch.argv[1:2] == ["-m"]:
-            self._name = work.plan.launch.kind
-        self._log = work.directory.attempt(work.number).launcher_log(context.node)
-        argv, environment = launch.argv, kinds.launcher_environment(work, place, launch)
-        container = command.container_of(work, place) if kind.is_inside else None
+            self._name = attempt.plan.launch.kind
+        self._log = attempt.directory.attempt(attempt.number).launcher_log(context.node)
+        argv, environment = launch.argv, kinds.launcher_environment(attempt, place, launch)
+        container = command.container_of(attempt, place) if kind.is_inside else None
         if container is not None:
             argv, environment = container.enter(argv, container.inherited(environment))
-        self._child = system.spawn_with_log(argv, environment, self._log, work.file_mode, directory=str(work.workdir))
+        self._child = system.spawn_with_log(
+            argv, environment, self._log, attempt.file_mode, directory=str(attempt.workdir)
+        )
         self.pid = self._child.pid
         self.is_running = True
 
@@ -409,9 +413,9 @@ class RemoteCommands:
     """
 
     def __init__(
-        self, work: Attempt, place: command.RankPlace, hosts: Sequence[str], folder: Path, agent: NodeServices
+        self, attempt: Attempt, place: command.RankPlace, hosts: Sequence[str], folder: Path, agent: NodeServices
     ) -> None:
-        self._work = work
+        self._attempt = attempt
         self._place = place
         self._hosts = hosts
         self._folder = folder
@@ -449,14 +453,14 @@ class RemoteCommands:
     def on_message(self, message: Message) -> None:
         """Handle a message of another node's RemoteCommands, or of this one; ignore all others."""
         if message["do"] == ToNode.REMOTE_RUN:
-            work, (node, number) = self._work, message["id"]
+            attempt, (node, number) = self._attempt, message["id"]
             launch = LaunchCommand([], private_tmpdir(self._folder / f"{node}-{number}"), without=command.OF_MPI)
             self._running[node, number] = system.spawn_with_log(
                 ["/bin/sh", "-c", message["command"]],
-                kinds.launcher_environment(work, self._place, launch),
-                work.directory.attempt(work.number).launcher_log(self._place.node),
-                work.file_mode,
-                directory=str(work.workdir),
+                kinds.launcher_environment(attempt, self._place, launch),
+                attempt.directory.attempt(attempt.number).launcher_log(self._place.node),
+                attempt.file_mode,
+                directory=str(attempt.workdir),
             )
         elif message["do"] == ToNode.REMOTE_CANCEL:
             self._end(tuple(message["id"]), signal.SIGTERM)

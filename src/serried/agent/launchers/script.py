@@ -96,32 +96,32 @@ def how_it_failed(exit_: Exit) -> str:
 
 
 class ScriptProcess(ForkedRanks):
-    def __init__(self, work: Attempt, place: Dict[str, Any], address: str) -> None:
+    def __init__(self, attempt: Attempt, place: Dict[str, Any], address: str) -> None:
         """Start the script. Ranks connect to the agents of their nodes at `address`."""
-        self._attempt = work.directory.attempt(work.number)
+        self._directory = attempt.directory.attempt(attempt.number)
         self._address = address
         self.launches = ScriptLaunches()
-        super().__init__(work, 0, place)
+        super().__init__(attempt, 0, place)
 
     def _start_all(self, place: Dict[str, Any]) -> None:
-        work, script = self.work, cast("UserScript", self.work.plan.script)
+        attempt, script = self.attempt, cast("UserScript", self.attempt.plan.script)
         for path in os.environ.get(names.SCRIPT_LOGS, "").splitlines():
-            link_log(work, path)
+            link_log(attempt, path)
         rank = command.RankPlace(node=0, rank=names.SCRIPT_RANK, local_rank=0, threads=0, **place)
-        program = command.program(work, rank)
+        program = command.program(attempt, rank)
         after_login = os.environ.get(names.SCRIPT_UMASK)
         self._start(
             rank,
             program._replace(environment=self._with_shims(program.environment)),
-            input_file=str(work.workdir / script.input) if script.input else "",
+            input_file=str(attempt.workdir / script.input) if script.input else "",
             umask=int(after_login, 8) if after_login else script.umask,
         )
 
     def _with_shims(self, environment: Dict[str, str]) -> Dict[str, str]:
         """The environment in which launchers are intercepted; as it was if nothing can run in the run directory."""
-        folder = shell_functions.folder(self._attempt.path)
+        folder = shell_functions.folder(self._directory.path)
         try:
-            files.make_directory(self._attempt.launches, self.work.directory_mode)
+            files.make_directory(self._directory.launches, self.attempt.directory_mode)
             variables = shell_functions.write(folder, system.agent_command("")[:-1], self._address)
             problem = "" if os.access(folder / "rank", os.X_OK) else f"`{folder}` does not allow programs"
         except OSError as error:
@@ -130,7 +130,7 @@ class ScriptProcess(ForkedRanks):
             system.log(f"launchers in the script are not intercepted: {problem}")
             return environment
         path = os.pathsep.join([str(folder / "bin"), environment.get("PATH", os.defpath)])
-        own = {**variables, names.LAUNCHES: str(self._attempt.launches), "PATH": path}
+        own = {**variables, names.LAUNCHES: str(self._directory.launches), "PATH": path}
         if environment.get("BASH_ENV"):
             own[names.USER_BASH_ENV] = environment["BASH_ENV"]
         return names.put(environment, own)
@@ -141,7 +141,7 @@ class ScriptProcess(ForkedRanks):
         Return the signal if the script got it, or if only its ranks get it.
         """
         self.are_notified = True
-        script = cast("UserScript", self.work.plan.script)
+        script = cast("UserScript", self.attempt.plan.script)
         if not name or script.notice_to == "ranks":
             return name
         number = int(getattr(signal, f"SIG{name}"))
@@ -156,7 +156,7 @@ class ScriptProcess(ForkedRanks):
 
         The agents send TERM to the ranks, and a launcher ends after its ranks.
         """
-        here, launches = os.uname().nodename, launch_documents(self._attempt.launches)
+        here, launches = os.uname().nodename, launch_documents(self._directory.launches)
         launchers = {launch["pid"] for launch in launches if launch.get("host") == here}
         for rank in self.running:
             for pid in linux.group_members(rank.pid) or [rank.pid]:
@@ -166,8 +166,8 @@ class ScriptProcess(ForkedRanks):
 
     def all_launches(self) -> Launches:
         """The newest launches, and failed calls, first those that count."""
-        launches = launch_documents(self._attempt.launches)[-MOST_RECORDED:]
-        failures = documents_in(self._attempt.launches / "failures")
+        launches = launch_documents(self._directory.launches)[-MOST_RECORDED:]
+        failures = documents_in(self._directory.launches / "failures")
         failures.sort(key=lambda document: (bool(document.get("handled")), float(document["time"])))
         return Launches(
             tuple(ScriptLaunched(**codec.known_fields(ScriptLaunched, launch)) for launch in launches),
@@ -192,9 +192,9 @@ MOST_RECORDED = 1000
 LONGEST_LINE = 200
 
 
-def link_log(work: Attempt, path: str) -> None:
+def link_log(attempt: Attempt, path: str) -> None:
     """Let `path`, where the user expects the script's output, be a link to the log, unless something else is there."""
-    link, log = work.workdir / path, work.directory.attempt(work.number).script_log
+    link, log = attempt.workdir / path, attempt.directory.attempt(attempt.number).script_log
     try:
         if link.is_symlink() and link.readlink().name == log.name:  # of an earlier attempt or run
             link.unlink()
@@ -214,9 +214,9 @@ class ScriptNode(ConnectedRanks):
     """It is done when the script has ended."""
 
     def __init__(
-        self, work: Attempt, node: int, variables: Dict[str, Any], agent: NodeServices, *, rank_socket: str
+        self, attempt: Attempt, node: int, variables: Dict[str, Any], agent: NodeServices, *, rank_socket: str
     ) -> None:
-        super().__init__(work, node, variables, agent, threads=0)
+        super().__init__(attempt, node, variables, agent, threads=0)
         self._numbered: Dict[str, int] = {}
         """How many ranks without a number of their own each launch has started here."""
         self._reported: Set[str] = set()
@@ -277,44 +277,48 @@ class ScriptNode(ConnectedRanks):
         if self._is_stopping or self._has_script_ended:
             connection.refuse("the attempt is being ended")
             return
-        work, environ, launch = self.work, message["environ"], message["launch"]
+        attempt, environ, launch = self.attempt, message["environ"], message["launch"]
         identity = kinds.read(SOURCES, environ, 0)
         if identity is None:
             count = self._numbered.get(launch, 0)
             self._numbered[launch] = count + 1
-            identity = kinds.RankIdentity(self.node + count * work.nodes, None, count, 0)
+            identity = kinds.RankIdentity(self.node + count * attempt.nodes, None, count, 0)
         number, local_rank = identity.rank, identity.local_rank or 0
         within = environ.get(names.LAUNCH_RANK, "") if "." in launch else ""
         is_alone = identity.world_size in (None, 1) and within
-        attempt = work.directory.attempt(work.number)
-        path = attempt.launch_log(self.node, launch, number, int(within) if is_alone else None)
+        directory = attempt.directory.attempt(attempt.number)
+        path = directory.launch_log(self.node, launch, number, int(within) if is_alone else None)
         try:
-            files.make_directory(path.parent, work.directory_mode)
-            log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, work.file_mode)
+            files.make_directory(path.parent, attempt.directory_mode)
+            log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, attempt.file_mode)
         except OSError:  # a full quota: the rank runs without a log
             log = os.open(os.devnull, os.O_WRONLY)
         connection.rank = rank = Rank(number, local_rank, 0, log)
         rank.launch, rank.within, rank.path = launch, within, path
         rank.restarts, rank.world_size = identity.incarnation, identity.world_size or 1
         rank.is_needed = kinds.is_needed(environ)
-        variables = command.variables_of_node(work, self._place._replace(rank=number, local_rank=local_rank))
+        variables = command.variables_of_node(attempt, self._place._replace(rank=number, local_rank=local_rank))
         variables[names.LAUNCH_RANK] = str(number)
         variables[names.FAILURE_REPORT] = failure_report.place_of(self._stop_file, number, launch, within)
-        answer = {"do": ToLaunched.RUN, "environment": variables, "log": str(path), "mode": work.file_mode}
+        answer = {"do": ToLaunched.RUN, "environment": variables, "log": str(path), "mode": attempt.file_mode}
         connection.socket.send({**answer, "detached": self._attachment() if message["is_detached"] else None})
 
     def _attachment(self) -> Dict[str, Any]:
         """What a rank that the scheduler starts does not inherit from the script."""
-        attempt = self.work.directory.attempt(self.work.number)
-        shims = shell_functions.folder(attempt.path)
-        inherited = command.visible(self.work, system.environment())
-        of_script = names.put(inherited, command.environment(self.work, self._place, inherited))
-        own = {**shell_functions.variables(shims), names.LAUNCHES: str(attempt.launches)}
+        directory = self.attempt.directory.attempt(self.attempt.number)
+        shims = shell_functions.folder(directory.path)
+        inherited = command.visible(self.attempt, system.environment())
+        of_script = names.put(inherited, command.environment(self.attempt, self._place, inherited))
+        own = {**shell_functions.variables(shims), names.LAUNCHES: str(directory.launches)}
         if of_script.get("BASH_ENV"):
             own[names.USER_BASH_ENV] = of_script["BASH_ENV"]
-        variable = next(iter(self.work.plan.site.dialect.job_variables), "")
+        variable = next(iter(self.attempt.plan.site.dialect.job_variables), "")
         own.update({names.SCRIPT_JOB: f"{variable}={os.environ[variable]}"} if variable in os.environ else {})
-        return {"environment": names.put(of_script, own), "bin": str(shims / "bin"), "output": str(attempt.script_log)}
+        return {
+            "environment": names.put(of_script, own),
+            "bin": str(shims / "bin"),
+            "output": str(directory.script_log),
+        }
 
     def _on_started(self, rank: Rank) -> None:
         of_script = _of_script(rank.launch)
@@ -349,7 +353,7 @@ class ScriptNode(ConnectedRanks):
             self._agent.send(ToHead.LAUNCH_RUNS, launch=of_script, runs=False)
 
     def notify(self, name: Optional[str]) -> None:
-        script = self.work.plan.script
+        script = self.attempt.plan.script
         super().notify(None if script and script.notice_to == "script" else name)
 
 

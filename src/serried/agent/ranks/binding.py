@@ -24,14 +24,14 @@ def available() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def threads(work: Attempt) -> int:
+def threads(attempt: Attempt) -> int:
     """The number of threads with which each rank of a node computes.
 
     Results depend on it, so it follows from the plan and is the same under every scheduler, even if this node allows
     more CPUs. Only exclusive nodes give all that they have.
     """
-    cpus = available() if work.may_use_all_cpus else min(available(), work.plan.allocation.cpus)
-    return max(1, cpus // work.ranks)
+    cpus = available() if attempt.may_use_all_cpus else min(available(), attempt.plan.allocation.cpus)
+    return max(1, cpus // attempt.ranks)
 
 
 def split(cpus: Sequence[int], ranks: int) -> List[List[int]]:

@@ -103,45 +103,45 @@ class Program(NamedTuple):
 
 
 def program(
-    work: Attempt, place: RankPlace, inherited: Optional[Mapping[str, str]] = None, *, is_inside: bool = False
+    attempt: Attempt, place: RankPlace, inherited: Optional[Mapping[str, str]] = None, *, is_inside: bool = False
 ) -> Program:
     """The process of one rank. `inherited` is the environment from a launcher; by default it is this process's.
 
     The launcher's variables that identify the rank and its rendezvous are kept. `is_inside`: the launcher itself runs
     in the container.
     """
-    container_ = None if is_inside else container_of(work, place)
-    known = visible(work, system.environment()) if inherited is None else dict(inherited)
+    container_ = None if is_inside else container_of(attempt, place)
+    known = visible(attempt, system.environment()) if inherited is None else dict(inherited)
     known = container_.inherited(known) if container_ else known
-    changes = environment(work, place, known)
+    changes = environment(attempt, place, known)
     if inherited is not None:
-        kept = set(IDENTITY) & set(known) - set(work.plan.environment.env)
+        kept = set(IDENTITY) & set(known) - set(attempt.plan.environment.env)
         changes.update((name, known.pop(name)) for name in kept)
-    variables = with_record(work, known, changes)
-    words = argv(work, place, variables)
+    variables = with_record(attempt, known, changes)
+    words = argv(attempt, place, variables)
     if container_ is not None:
         words, variables = container_.enter(words, variables)
     return Program(words, variables)
 
 
-def with_record(work: Attempt, known: Mapping[str, str], changes: Mapping[str, str]) -> Dict[str, str]:
+def with_record(attempt: Attempt, known: Mapping[str, str], changes: Mapping[str, str]) -> Dict[str, str]:
     """`known` with `changes`, and with a record of these. On the record is also what a launcher has set, the agents'
     `srun` too: a job that inherited its variables would take itself for a rank.
     """
     outside = known
-    if not work.is_script:
+    if not attempt.is_script:
         outside = {name: value for name, value in without(known, OF_AN_SRUN).items() if name in os.environ}
     return names.put(outside, {**{name: known[name] for name in known if name not in outside}, **changes})
 
 
-def container_of(work: Attempt, place: RankPlace) -> Optional[containers.RankContainer]:
-    return containers.of(work, Path(place.stop_file).parent)
+def container_of(attempt: Attempt, place: RankPlace) -> Optional[containers.RankContainer]:
+    return containers.of(attempt, Path(place.stop_file).parent)
 
 
-def visible(work: Attempt, environment: Mapping[str, str]) -> Dict[str, str]:
+def visible(attempt: Attempt, environment: Mapping[str, str]) -> Dict[str, str]:
     """The variables of `environment` that ranks and their launcher inherit."""
-    kind = work.plan.launch.kind
-    if work.is_script:
+    kind = attempt.plan.launch.kind
+    if attempt.is_script:
         return without(environment, NOT_FOR_RANKS)
     hidden = [*NOT_FOR_RANKS, "SLURM_TASK_PID", "OLDPWD"]  # of the agent, of job.sh
     hidden += () if kind == "agent" else IDENTITY
@@ -156,26 +156,26 @@ def without(environment: Mapping[str, str], variables: Sequence[str]) -> Dict[st
     return {name: environment[name] for name in environment if name not in variables and not name.startswith(prefixes)}
 
 
-def side_program(work: Attempt, place: RankPlace, words: Sequence[str], *, is_shell: bool) -> Program:
+def side_program(attempt: Attempt, place: RankPlace, words: Sequence[str], *, is_shell: bool) -> Program:
     """The process of a command of `beside`: in the ranks' environment, but without the variables of a rank."""
-    alone = work.with_launcher("single")
-    container_ = container_of(work, place)
+    alone = attempt.with_launcher("single")
+    container_ = container_of(attempt, place)
     known = visible(alone, system.environment())
     known = container_.inherited(known) if container_ else known
     own = {**environment(alone, place, known), names.SIDE_COMMAND: "1", names.FAILURE_REPORT: ""}
-    variables = with_record(work, known, own)
-    values = {name: value for name, value in placeholders(work, place).items() if name not in OF_A_RANK}
+    variables = with_record(attempt, known, own)
+    values = {name: value for name, value in placeholders(attempt, place).items() if name not in OF_A_RANK}
     argv = _filled(words, values, variables, is_shell=is_shell)
     return Program(*(container_.enter(argv, variables) if container_ else (argv, variables)))
 
 
-def argv(work: Attempt, place: RankPlace, variables: Mapping[str, str]) -> List[str]:
+def argv(attempt: Attempt, place: RankPlace, variables: Mapping[str, str]) -> List[str]:
     """The rank's program and arguments, with all placeholders filled. `variables` are its environment."""
-    script = work.plan.script
+    script = attempt.plan.script
     if script:
-        return [*script.interpreter, str(work.run.script), *work.command[1:]]  # no placeholders: it has `$1`
-    values = placeholders(work, place)
-    words = _filled(work.command, values, variables, is_shell=work.plan.shell)
+        return [*script.interpreter, str(attempt.run.script), *attempt.command[1:]]  # no placeholders: it has `$1`
+    values = placeholders(attempt, place)
+    words = _filled(attempt.command, values, variables, is_shell=attempt.plan.shell)
     return [names.RUNSCRIPT_FILE, *words[1:]] if words[:1] == [names.RUNSCRIPT] else words
 
 
@@ -195,135 +195,139 @@ def _filled(
     return command_lines.fill_words(list(words), values)
 
 
-def placeholders(work: Attempt, place: RankPlace) -> Dict[str, str]:
+def placeholders(attempt: Attempt, place: RankPlace) -> Dict[str, str]:
     return {
-        "data": place.data or str(work.tree / "data"),
-        "results": place.results or str(work.directory.results),
-        "checkpoints": place.checkpoints or str(work.directory.checkpoints),
-        "resume": _resume(work),
-        "after": next(iter(work.dependencies), ""),
-        "seed": str(work.seed),
-        "repeat": "" if work.repeat is None else str(work.repeat),
-        "task": "" if work.task is None else str(work.task),
-        "run": work.plan.run,
-        "attempt": str(work.number),
+        "data": place.data or str(attempt.tree / "data"),
+        "results": place.results or str(attempt.directory.results),
+        "checkpoints": place.checkpoints or str(attempt.directory.checkpoints),
+        "resume": _resume(attempt),
+        "after": next(iter(attempt.dependencies), ""),
+        "seed": str(attempt.seed),
+        "repeat": "" if attempt.repeat is None else str(attempt.repeat),
+        "task": "" if attempt.task is None else str(attempt.task),
+        "run": attempt.plan.run,
+        "attempt": str(attempt.number),
         "rank": str(place.rank),
         "local_rank": str(place.local_rank),
-        **work.shape,
-        **{f"config.{name}": command_lines.spelled(value) for name, value in work.config.items()},
+        **attempt.shape,
+        **{f"config.{name}": command_lines.spelled(value) for name, value in attempt.config.items()},
     }
 
 
-def environment(work: Attempt, place: RankPlace, inherited: Mapping[str, str]) -> Dict[str, str]:
+def environment(attempt: Attempt, place: RankPlace, inherited: Mapping[str, str]) -> Dict[str, str]:
     """The variables that a rank gets in addition to inherited ones: torch's, Serried's, the plan's.
 
     A job script gets no variable that could change what it does.
     """
-    own = {**torch(work, place), **_serried(work, place)}
-    if work.tracking is not None:
-        own[names.TRACKER] = work.tracking.encode()
-    if not work.is_script:
+    own = {**torch(attempt, place), **_serried(attempt, place)}
+    if attempt.tracking is not None:
+        own[names.TRACKER] = attempt.tracking.encode()
+    if not attempt.is_script:
         # As in ammunk/hpc, where data and results of a project are in `$SCRATCH/PROJECT`.
-        scratch, project = work.plan.site.scratch or inherited.get("SCRATCH", ""), work.plan.project
-        own["source_dir"], own["project_name"], own["exp_name"] = str(work.tree), project, work.plan.name
+        scratch, project = attempt.plan.site.scratch or inherited.get("SCRATCH", ""), attempt.plan.project
+        own["source_dir"], own["project_name"], own["exp_name"] = str(attempt.tree), project, attempt.plan.name
         has_scratch = scratch.startswith("/")
-        own["scratch_dir"] = f"{scratch.rstrip('/')}/{project}" if has_scratch else str(work.run.path.parents[1])
-    own.update(work.plan.environment.env)
+        own["scratch_dir"] = f"{scratch.rstrip('/')}/{project}" if has_scratch else str(attempt.run.path.parents[1])
+    own.update(attempt.plan.environment.env)
     known = {**inherited, **own}
     defaults = dict(SWITCHES)
-    if not work.is_script:
+    if not attempt.is_script:
         defaults.update(OMP_NUM_THREADS=str(place.threads), PYTHONBREAKPOINT=BREAKPOINT_HOOK)
-        if work.plan.debug:
-            folder = work.directory.attempt(work.number).node(place.node)
+        if attempt.plan.debug:
+            folder = attempt.directory.attempt(attempt.number).node(place.node)
             defaults.update({**DEBUG, **dict.fromkeys(RECORDS, f"{folder}/nccl-trace-rank-")})
-        has_gpus = work.plan.allocation.gpus or any(map(os.path.exists, GPU_DRIVERS))
-        if work.plan.launch.kind == "agent" and work.world_size > 1 and not has_gpus:
+        has_gpus = attempt.plan.allocation.gpus or any(map(os.path.exists, GPU_DRIVERS))
+        if attempt.plan.launch.kind == "agent" and attempt.world_size > 1 and not has_gpus:
             defaults["ACCELERATE_USE_CPU"] = "1"  # without it, Accelerate does not join ranks on CPUs
     own.update((name, value) for name, value in defaults.items() if name not in known)
-    if not work.is_script:
-        own.update((name, value) for name, value in slurm(work, place).items() if name in inherited and name not in own)
+    if not attempt.is_script:
+        own.update(
+            (name, value) for name, value in slurm(attempt, place).items() if name in inherited and name not in own
+        )
         if place.local and not known.get("SLURM_TMPDIR"):
             own["SLURM_TMPDIR"] = place.local
         path = known.get("PATH", os.defpath)
         if place.submitters and place.submitters not in path.split(os.pathsep):
             own["PATH"] = os.pathsep.join([place.submitters, path])
-    own.update(_of_wandb(work, None if work.is_script else place.rank, known))
+    own.update(_of_wandb(attempt, None if attempt.is_script else place.rank, known))
     # The run's own library first, so that ranks import the version with which the run was submitted.
-    folders = [str(work.run.library), *(str(work.tree / folder) for folder in work.plan.source.python_path)]
+    folders = [str(attempt.run.library), *(str(attempt.tree / folder) for folder in attempt.plan.source.python_path)]
     others = [path for path in known.get("PYTHONPATH", "").split(os.pathsep) if path not in folders]
     own["PYTHONPATH"] = os.pathsep.join([*folders, *(others if known.get("PYTHONPATH") else [])])
     return own
 
 
-def variables_of_node(work: Attempt, place: RankPlace) -> Dict[str, str]:
+def variables_of_node(attempt: Attempt, place: RankPlace) -> Dict[str, str]:
     """For a rank that a job script starts on another node: the variables that differ between nodes."""
-    return {name: value for name, value in _serried(work, place).items() if name not in _SAME_ON_ALL_NODES}
+    return {name: value for name, value in _serried(attempt, place).items() if name not in _SAME_ON_ALL_NODES}
 
 
 _SAME_ON_ALL_NODES = (names.RUN_ID, names.RUN_DIR, names.ATTEMPT, names.MARK, names.IN_JOB, names.TRACKER)
 
 
-def torch(work: Attempt, place: RankPlace) -> Dict[str, str]:
+def torch(attempt: Attempt, place: RankPlace) -> Dict[str, str]:
     """The variables that `init_method="env://"` and libraries on top of torch read, under torchrun's names.
 
     None for a single process, which may start its own ranks and must not take itself for one of many.
     """
-    if work.plan.launch.kind == "single" or work.is_script:
+    if attempt.plan.launch.kind == "single" or attempt.is_script:
         return {}
-    group = place.rank // work.ranks
+    group = place.rank // attempt.ranks
     own = {
         "RANK": str(place.rank),
         "LOCAL_RANK": str(place.local_rank),
-        "WORLD_SIZE": str(work.nodes * work.ranks),
-        "LOCAL_WORLD_SIZE": str(work.ranks),
+        "WORLD_SIZE": str(attempt.nodes * attempt.ranks),
+        "LOCAL_WORLD_SIZE": str(attempt.ranks),
         "GROUP_RANK": str(group),
         "NODE_RANK": str(group),
         "MASTER_ADDR": place.master,
         "MASTER_PORT": str(place.port),
     }
-    if work.plan.launch.kind == "agent":
-        own.update(TORCHELASTIC_RUN_ID=names.elastic_id(work.plan.run), TORCHELASTIC_RESTART_COUNT=str(work.number - 1))
+    if attempt.plan.launch.kind == "agent":
+        own.update(
+            TORCHELASTIC_RUN_ID=names.elastic_id(attempt.plan.run), TORCHELASTIC_RESTART_COUNT=str(attempt.number - 1)
+        )
     return own
 
 
-def slurm(work: Attempt, place: RankPlace) -> Dict[str, str]:
+def slurm(attempt: Attempt, place: RankPlace) -> Dict[str, str]:
     """The variables of a Slurm task, as `srun` sets them if it starts the ranks itself.
 
     Without them a rank would read those of its agent, the only task of its node in a step of the same nodes. None for a
     single process, which has the whole node.
     """
-    if work.plan.launch.kind in ("srun", "single"):
+    if attempt.plan.launch.kind in ("srun", "single"):
         return {}
-    first = place.rank - place.rank % work.ranks
-    size = str(work.world_size)
-    layout = f"{work.ranks}(x{work.nodes})" if work.nodes > 1 else str(work.ranks)
+    first = place.rank - place.rank % attempt.ranks
+    size = str(attempt.world_size)
+    layout = f"{attempt.ranks}(x{attempt.nodes})" if attempt.nodes > 1 else str(attempt.ranks)
     return {
         "SLURM_PROCID": str(place.rank),
         "SLURM_LOCALID": str(place.local_rank),
-        "SLURM_GTIDS": ",".join(map(str, range(first, first + work.ranks))),
+        "SLURM_GTIDS": ",".join(map(str, range(first, first + attempt.ranks))),
         "SLURM_NTASKS": size,
         "SLURM_NPROCS": size,
         "SLURM_STEP_NUM_TASKS": size,
-        "SLURM_NTASKS_PER_NODE": str(work.ranks),
+        "SLURM_NTASKS_PER_NODE": str(attempt.ranks),
         "SLURM_TASKS_PER_NODE": layout,
         "SLURM_STEP_TASKS_PER_NODE": layout,
         "SLURM_DISTRIBUTION": "block",
-        "SLURM_CPUS_PER_TASK": str(max(1, work.plan.allocation.cpus // work.ranks)),
+        "SLURM_CPUS_PER_TASK": str(max(1, attempt.plan.allocation.cpus // attempt.ranks)),
     }
 
 
-def of_a_task(work: Attempt, place: RankPlace) -> Set[str]:
+def of_a_task(attempt: Attempt, place: RankPlace) -> Set[str]:
     """Variables that a shell leaves as they are, so that an `srun` typed there starts the tasks of the whole job."""
-    return slurm(work, place).keys() - {"SLURM_CPUS_PER_TASK"}
+    return slurm(attempt, place).keys() - {"SLURM_CPUS_PER_TASK"}
 
 
-def _of_wandb(work: Attempt, rank: Optional[int], known: Mapping[str, str]) -> Dict[str, str]:
+def _of_wandb(attempt: Attempt, rank: Optional[int], known: Mapping[str, str]) -> Dict[str, str]:
     """The variables of wandb, for programs that call wandb themselves. A variable of the user wins, except on ranks
     that are not runs.
 
     An empty variable counts as unset: wandb fails on an empty mode.
     """
-    tracker = work.tracking
+    tracker = attempt.tracking
     if tracker is None or tracking.WANDB not in tracker.sinks:
         return {}
     if not tracker.has_run(rank or 0):
@@ -338,35 +342,35 @@ def _wandb_mode(mode: str) -> str:
     return tracking.wandb_mode(mode, os.environ)
 
 
-def _serried(work: Attempt, place: RankPlace) -> Dict[str, str]:
-    job = next((name for name in work.plan.site.dialect.job_variables[:1] if name in os.environ), None)
+def _serried(attempt: Attempt, place: RankPlace) -> Dict[str, str]:
+    job = next((name for name in attempt.plan.site.dialect.job_variables[:1] if name in os.environ), None)
     unless_empty = {
-        names.LOG_SHARED: "1" if work.plan.shares_logs else "",
+        names.LOG_SHARED: "1" if attempt.plan.shares_logs else "",
         names.IN_JOB: f"{job}={os.environ[job]}" if job else "",
-        names.TASK: "" if work.task is None else str(work.task),
-        names.CONFIG: json.dumps(work.config) if work.config else "",
-        names.SMOKE: str(work.plan.smoke or ""),
-        names.KEPT_DIR: str(work.directory.checkpoints) if place.checkpoints else "",
-        names.RESUME_FROM: _resume(work),
-        names.BEGIN_FROM: work.resume_from or "",
-        names.AFTER: "\n".join(work.dependencies),
+        names.TASK: "" if attempt.task is None else str(attempt.task),
+        names.CONFIG: json.dumps(attempt.config) if attempt.config else "",
+        names.SMOKE: str(attempt.plan.smoke or ""),
+        names.KEPT_DIR: str(attempt.directory.checkpoints) if place.checkpoints else "",
+        names.RESUME_FROM: _resume(attempt),
+        names.BEGIN_FROM: attempt.resume_from or "",
+        names.AFTER: "\n".join(attempt.dependencies),
         names.DEADLINE: str(int(place.deadline)) if place.deadline else "",
     }
     return {
-        names.RUN_ID: work.plan.run,
-        names.RUN_DIR: str(work.run.path),
-        names.ATTEMPT: str(work.number),
-        names.DATA_DIR: place.data or str(work.tree / "data"),
-        names.CHECKPOINT_DIR: place.checkpoints or str(work.directory.checkpoints),
-        names.RESULTS_DIR: place.results or str(work.directory.results),
+        names.RUN_ID: attempt.plan.run,
+        names.RUN_DIR: str(attempt.run.path),
+        names.ATTEMPT: str(attempt.number),
+        names.DATA_DIR: place.data or str(attempt.tree / "data"),
+        names.CHECKPOINT_DIR: place.checkpoints or str(attempt.directory.checkpoints),
+        names.RESULTS_DIR: place.results or str(attempt.directory.results),
         names.STOP_FILE: place.stop_file,
         names.FAILURE_REPORT: failure_report.place_of(place.stop_file, place.rank),
-        names.MARK: work.process_tag,
+        names.MARK: attempt.process_tag,
         names.NODE: str(place.node),
         **{name: value for name, value in unless_empty.items() if value},
     }
 
 
-def _resume(work: Attempt) -> str:
+def _resume(attempt: Attempt) -> str:
     """The checkpoint from which the attempt resumes. The head chooses it once for all nodes."""
-    return os.environ.get(names.RESUME) or work.resume_from or ""
+    return os.environ.get(names.RESUME) or attempt.resume_from or ""

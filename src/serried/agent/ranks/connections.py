@@ -106,9 +106,11 @@ class ConnectionMonitor:
         return False
 
 
-def prepare(work: Attempt, node: int, port: int, leaders: Callable[[], Sequence[int]]) -> Optional[ConnectionMonitor]:
+def prepare(
+    attempt: Attempt, node: int, port: int, leaders: Callable[[], Sequence[int]]
+) -> Optional[ConnectionMonitor]:
     """None if ranks need not connect, or if a launcher connects them."""
-    return ConnectionMonitor(port, leaders, holds_port=node == 0) if work.expects_connections else None
+    return ConnectionMonitor(port, leaders, holds_port=node == 0) if attempt.expects_connections else None
 
 
 def _cpu_seconds() -> float:

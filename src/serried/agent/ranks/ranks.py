@@ -61,8 +61,8 @@ class Rank:
 class Ranks:
     """The ranks of one node, started by the agent or by a launcher."""
 
-    def __init__(self, work: Attempt, node: int, stop_file: str) -> None:
-        self.work = work
+    def __init__(self, attempt: Attempt, node: int, stop_file: str) -> None:
+        self.attempt = attempt
         self.node = node
         self._stop_file = stop_file
         self.exits: Dict[int, Exit] = {}
@@ -78,10 +78,12 @@ class Ranks:
         """They have received the stop notice."""
 
     def open_log(self, number: int) -> int:
-        return os.open(self.work.log_of(number, self.node), os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.work.file_mode)
+        return os.open(
+            self.attempt.log_of(number, self.node), os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.attempt.file_mode
+        )
 
     def log_path(self, rank: Rank) -> Path:
-        return rank.path or self.work.log_of(rank.number, self.node)
+        return rank.path or self.attempt.log_of(rank.number, self.node)
 
     def reap(self, children: Iterable[Tuple[int, int]]) -> List[Exit]:  # noqa: ARG002 - a subclass has children
         """The ranks that have ended since the last call. `children` of the agent have ended: (pid, wait status)."""
@@ -144,21 +146,21 @@ class Ranks:
             oom=number == signal.SIGKILL and not rank.is_stopping and is_oom,
         )
         if problem:
-            exit_ = _with_problem(exit_, problem, self.work)
+            exit_ = _with_problem(exit_, problem, self.attempt)
             os.write(rank.log, f"serried: {exit_.message}\n".encode())
-        world_size = rank.world_size or self.work.world_size
+        world_size = rank.world_size or self.attempt.world_size
         reports = failure_report.take(failure_report.place_of(self._stop_file, rank.number, rank.launch, rank.within))
         if exit_.has_failed:
             own = [it.report for it in reports if (it.rank, it.report.world_size) == (rank.number, world_size)]
             if own and not own[-1].is_past:
                 exit_ = self._with_failure_report(exit_, own[-1], rank)
             elif world_size > 1:
-                log, is_shared = self.log_path(rank), self.work.shares_log(rank.number)
+                log, is_shared = self.log_path(rank), self.attempt.shares_log(rank.number)
                 has_lost = has_stumbled_in_shared(log, rank.number) if is_shared else has_stumbled(log)
                 exit_ = exit_._replace(stumbled=has_lost)
         else:
             # If a bash of the job script has seen one of the calls fail, the rules of its failures apply.
-            failures = self.work.directory.attempt(self.work.number).launches / "failures"
+            failures = self.attempt.directory.attempt(self.attempt.number).launches / "failures"
             seen = [any((failures / f"{call}.json").exists() for call in it.calls) for it in reports]
             if False in seen:
                 exit_ = self._with_unretracted_report(exit_, reports[seen.index(False)].report, rank)
@@ -198,7 +200,7 @@ class Ranks:
         return self._with_failure_report(exit_, report, rank)
 
     def tail(self, rank: int) -> List[str]:
-        return tail_of(self.work, rank, self.node)
+        return tail_of(self.attempt, rank, self.node)
 
     def notify(self, name: Optional[str]) -> None:
         """Send the signal `name` as the stop notice. A rank that dies of the signal counts as ended by the agent."""
@@ -230,18 +232,18 @@ class Ranks:
 class ForkedRanks(Ranks):
     """Ranks that the agent itself starts, all at once."""
 
-    def __init__(self, work: Attempt, node: int, place: Dict[str, Any]) -> None:
-        super().__init__(work, node, place["stop_file"])
+    def __init__(self, attempt: Attempt, node: int, place: Dict[str, Any]) -> None:
+        super().__init__(attempt, node, place["stop_file"])
         self._memory = linux.OutOfMemory()
         self._children: Dict[int, system.Child] = {}
         self._start_all(place)
 
     def _start_all(self, place: Dict[str, Any]) -> None:
-        work, threads = self.work, binding.threads(self.work)
-        for local, cpus in enumerate(binding.shares(work.ranks)):
-            number = self.node * work.ranks + local
+        attempt, threads = self.attempt, binding.threads(self.attempt)
+        for local, cpus in enumerate(binding.shares(attempt.ranks)):
+            number = self.node * attempt.ranks + local
             rank = command.RankPlace(node=self.node, rank=number, local_rank=local, threads=threads, **place)
-            self._start(rank, command.program(work, rank), cpus=cpus)
+            self._start(rank, command.program(attempt, rank), cpus=cpus)
 
     def _start(
         self,
@@ -257,7 +259,7 @@ class ForkedRanks(Ranks):
             program.argv,
             program.environment,
             (stdin, log, log),
-            directory=str(self.work.workdir),
+            directory=str(self.attempt.workdir),
             cpus=cpus,
             parent_death=signal.SIGKILL,
             own_group=True,
@@ -296,16 +298,16 @@ def _open_input(path: str) -> int:
     return os.open(os.devnull, os.O_RDONLY)
 
 
-def _with_problem(exit_: Exit, problem: Sequence[Any], work: Attempt) -> Exit:
+def _with_problem(exit_: Exit, problem: Sequence[Any], attempt: Attempt) -> Exit:
     """The exit of a rank whose program could not be started."""
     stage, number = problem
     because = os.strerror(number).lower()
     if stage == "directory":
         code, reason = NO_DIRECTORY, Reason.WORKDIR_MISSING
-        message = f"cannot enter the working directory `{work.workdir}`: {because}"
+        message = f"cannot enter the working directory `{attempt.workdir}`: {because}"
     else:
-        script = work.plan.script
-        name = script.interpreter[0] if script else "/bin/bash" if work.plan.shell else work.command[0]
+        script = attempt.plan.script
+        name = script.interpreter[0] if script else "/bin/bash" if attempt.plan.shell else attempt.command[0]
         is_absent = stage == "command" and number in (errno.ENOENT, errno.ENOTDIR)
         code, reason = NOT_FOUND if is_absent else NOT_EXECUTABLE, Reason.COMMAND_NOT_FOUND
         message = f"command not found: `{name}`" if is_absent else f"cannot run `{name}`: {because}"

@@ -28,24 +28,24 @@ NOT_STARTED = 127
 
 class SideCommands:
     def __init__(
-        self, work: Attempt, node: int, variables: Dict[str, Any], loop: Loop, report: Callable[[SideExit], None]
+        self, attempt: Attempt, node: int, variables: Dict[str, Any], loop: Loop, report: Callable[[SideExit], None]
     ) -> None:
         """Start the commands of this node. `variables` are those of its ranks; `report` receives each exit."""
-        self._work = work
-        place = command.RankPlace(node=node, rank=0, local_rank=0, threads=binding.threads(work), **variables)
+        self._attempt = attempt
+        place = command.RankPlace(node=node, rank=0, local_rank=0, threads=binding.threads(attempt), **variables)
         self._loop = loop
         self._report = report
         self._began_at = time.monotonic()
         self._is_ending = False
         self._running: Dict[int, Tuple[int, system.Child]] = {}
         """By pid: the index of the command, and its process."""
-        for index, side in enumerate(work.plan.beside):
+        for index, side in enumerate(attempt.plan.beside):
             if side.on != names.EVERY_NODE and node != 0:
                 continue
-            log, workdir = work.directory.attempt(work.number).side_log(node, index), str(work.workdir)
+            log, workdir = attempt.directory.attempt(attempt.number).side_log(node, index), str(attempt.workdir)
             try:
-                argv, environment = command.side_program(work, place, side.command, is_shell=side.shell)
-                child = system.spawn_with_log(argv, environment, log, work.file_mode, directory=workdir)
+                argv, environment = command.side_program(attempt, place, side.command, is_shell=side.shell)
+                child = system.spawn_with_log(argv, environment, log, attempt.file_mode, directory=workdir)
                 self._running[child.pid] = (index, child)
             except OSError as error:  # such as a full disk, on which there is no log
                 self._end(index, NOT_STARTED << 8, error.errno or 0)
@@ -62,7 +62,7 @@ class SideCommands:
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         exit_ = SideExit(
             index=index,
-            command=endings.shown(self._work.plan.beside[index].command),
+            command=endings.shown(self._attempt.plan.beside[index].command),
             exit_code=None if number else os.WEXITSTATUS(status),
             signal=number,
             seconds=round(time.monotonic() - self._began_at, 3),

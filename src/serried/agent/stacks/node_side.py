@@ -16,9 +16,9 @@ MOST_WAITING = 8
 
 
 class StackRequests:
-    def __init__(self, loop: Loop, work: Attempt, node: int) -> None:
+    def __init__(self, loop: Loop, attempt: Attempt, node: int) -> None:
         self._loop = loop
-        self._work = work
+        self._attempt = attempt
         self._node = node
         self._waiting: List[Message] = []
         self._worker: Optional[HelperProcess] = None
@@ -29,11 +29,11 @@ class StackRequests:
         if request.get("script") and self._node == 0:
             leaders.insert(0, {"rank": names.SCRIPT_RANK, "pid": request["script"], "launch": None})
         chosen = request.get("ranks")
-        attempt = self._work.directory.attempt(self._work.number)
+        directory = self._attempt.directory.attempt(self._attempt.number)
         job = {
             "id": str(request["id"]),
-            "path": str(attempt.stacks(self._node, str(request["id"]))),
-            "mode": self._work.file_mode,
+            "path": str(directory.stacks(self._node, str(request["id"]))),
+            "mode": self._attempt.file_mode,
             "node": self._node,
             "ranks": [leader for leader in leaders if chosen is None or leader["rank"] in chosen],
         }

@@ -543,11 +543,11 @@ class _WritePool:
         if self.problem:
             raise self.problem
         while len(self._threads) < WRITERS:
-            self._threads.append(threading.Thread(target=self._work, daemon=True))
+            self._threads.append(threading.Thread(target=self._attempt, daemon=True))
             self._threads[-1].start()
         self._batches.put(batch)
 
-    def _work(self) -> None:
+    def _attempt(self) -> None:
         while True:
             batch = self._batches.get()
             if batch is None:

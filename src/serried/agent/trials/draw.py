@@ -49,26 +49,26 @@ def main(arguments: List[str]) -> int:
 
 def answer(options: Options, *, may_have_one: bool) -> str:
     """`may_have_one`: a trial may belong to the job already. Raises OSError and ValueError."""
-    work = Attempt.load(run_directory(), options.task, 0)
-    set_umask(work)
+    attempt = Attempt.load(run_directory(), options.task, 0)
+    set_umask(attempt)
     if options.ended is not None:
-        limit = deadline.deadline_of(work, options.end, options.age)
+        limit = deadline.deadline_of(attempt, options.end, options.age)
         has_time = limit is None or limit.warning - time.time() > SPARE * options.longest
-        if not (has_time and _may_draw(work, options.ended)):
+        if not (has_time and _may_draw(attempt, options.ended)):
             return ""
-    trial = draw(work, options.job, may_have_one=may_have_one)
+    trial = draw(attempt, options.job, may_have_one=may_have_one)
     if trial is not None:
         return str(trial)
     # The jobs that have run no trial, as the scheduler counts: of the job's own part of the array.
-    offset, busy = work.index_offset, {layout.worker_of(work.run, task) for task in work.tasks}
-    idle = [task for task in work.tasks if task not in busy and task != work.task]
-    own_part = (task for task in idle if successor_commands.offset_of(work.plan.offsets, task) == offset)
+    offset, busy = attempt.index_offset, {layout.worker_of(attempt.run, task) for task in attempt.tasks}
+    idle = [task for task in attempt.tasks if task not in busy and task != attempt.task]
+    own_part = (task for task in idle if successor_commands.offset_of(attempt.plan.offsets, task) == offset)
     return f"{IDLE} {ranges(task - offset for task in own_part)}".strip()
 
 
-def _may_draw(work: Attempt, ended: int) -> bool:
+def _may_draw(attempt: Attempt, ended: int) -> bool:
     """Whether the trial has completed, or failed by its own fault."""
-    end = files.read_json(work.run.task(ended).exit) or {}
+    end = files.read_json(attempt.run.task(ended).exit) or {}
     if end.get("state") == names.COMPLETED:
         return True
     doubtful = NOT_STARTED | reconcile.RESTARTABLE | {Reason.LAUNCHER}
@@ -76,27 +76,27 @@ def _may_draw(work: Attempt, ended: int) -> bool:
     return end.get("state") == names.FAILED and end.get("cause") not in doubtful and not killed
 
 
-def draw(work: Attempt, job: str, *, may_have_one: bool) -> Optional[int]:
-    """The trial that the job of `work.task` runs next, which then belongs to it; None if none is left."""
-    own = cast("int", work.task)
-    if may_have_one and work.directory.path.exists():  # the job ran before, or another has drawn its trial
-        for trial in layout.trials_of(work.run, own):
-            end = files.read_json(work.run.task(trial).exit)
+def draw(attempt: Attempt, job: str, *, may_have_one: bool) -> Optional[int]:
+    """The trial that the job of `attempt.task` runs next, which then belongs to it; None if none is left."""
+    own = cast("int", attempt.task)
+    if may_have_one and attempt.directory.path.exists():  # the job ran before, or another has drawn its trial
+        for trial in layout.trials_of(attempt.run, own):
+            end = files.read_json(attempt.run.task(trial).exit)
             # The scheduler has interrupted the job, and started it again.
             was_interrupted = end and end.get("job") == job and end.get("cause") in reconcile.RESTARTABLE
             if end is None or was_interrupted:
                 return trial
-    if _claim(work, own):
+    if _claim(attempt, own):
         return own
-    begun_by_any = set(files.numbers(work.run.tasks))
-    return next((trial for trial in work.tasks if trial not in begun_by_any and _claim(work, trial)), None)
+    begun_by_any = set(files.numbers(attempt.run.tasks))
+    return next((trial for trial in attempt.tasks if trial not in begun_by_any and _claim(attempt, trial)), None)
 
 
-def _claim(work: Attempt, trial: int) -> bool:
+def _claim(attempt: Attempt, trial: int) -> bool:
     """Make the trial the job's own, unless it belongs to a job already."""
-    place = work.run.task(trial)
-    files.make_directory(place.path, work.directory_mode)
+    place = attempt.run.task(trial)
+    files.make_directory(place.path, attempt.directory_mode)
     if place.worker.exists():
         return False
-    mine = f"{work.task}"
+    mine = f"{attempt.task}"
     return files.claim(place.worker, mine) == mine

@@ -42,16 +42,16 @@ ANSWER_SECONDS = 900.0
 class TrialSearch:
     """`prune` gets the number of reported values, `fail` a sentence."""
 
-    def __init__(self, loop: Loop, work: Attempt, prune: Callable[[int], None], fail: Callable[[str], None]) -> None:
+    def __init__(self, loop: Loop, attempt: Attempt, prune: Callable[[int], None], fail: Callable[[str], None]) -> None:
         self._loop = loop
-        self._work = work
+        self._attempt = attempt
         self._prune = prune
         self._fail = fail
         self._then: Optional[Callable[[], None]] = None
-        self._pythons = list(work.search.pythons) if work.search else []
+        self._pythons = list(attempt.search.pythons) if attempt.search else []
         self._problems: List[str] = []
         self._answered: Set[str] = set()
-        self._may_end_early = bool(work.search and work.search.pruner and work.resume_from is None)
+        self._may_end_early = bool(attempt.search and attempt.search.pruner and attempt.resume_from is None)
         self.is_ready = False
         """The task has its parameters."""
 
@@ -60,7 +60,7 @@ class TrialSearch:
 
         A trial that has them, but may end early, is entered too before it starts: others are compared with it.
         """
-        if self._work.parameters and not (self._work.search and self._work.search.pruner):
+        if self._attempt.parameters and not (self._attempt.search and self._attempt.search.pruner):
             self._be_ready()
         else:
             self._try_next()
@@ -71,11 +71,11 @@ class TrialSearch:
     def _try_next(self) -> None:
         if self._pythons:
             python = self._pythons.pop(0)
-            arguments = [] if self._work.task is None else [str(self._work.task)]
+            arguments = [] if self._attempt.task is None else [str(self._attempt.task)]
             receive = partial(self._receive, python)
             helper = HelperProcess(self._loop, "search", arguments, receive, python=python)
             self._loop.after(ANSWER_SECONDS, lambda: None if python in self._answered else helper.kill())
-        elif self._work.parameters:
+        elif self._attempt.parameters:
             system.log(f"warning: the search cannot end this trial early: {'; '.join(self._problems)}")
             self._be_ready()
         else:
@@ -98,11 +98,11 @@ class TrialSearch:
 
     def _take(self, message: Dict[str, Any]) -> None:
         trial = {name: message[name] for name in ("trial", "parameters")}
-        trial["resumes"] = self._work.resume_from is not None
+        trial["resumes"] = self._attempt.resume_from is not None
         try:
-            files.write_json(self._work.directory.trial, trial, self._work.file_mode)
-            self._work.parameters = trial["parameters"]
-            self._work.write_parameters()
+            files.write_json(self._attempt.directory.trial, trial, self._attempt.file_mode)
+            self._attempt.parameters = trial["parameters"]
+            self._attempt.write_parameters()
         except OSError as error:
             self._fail(f"the trial's parameters cannot be written: {error}")
             return
@@ -132,18 +132,18 @@ def main(arguments: List[str]) -> int:
     """`search [TASK]`, started by the head with a socket as its standard input."""
     connection = AgentConnection()
     task = int(arguments[0]) if arguments else None
-    work = Attempt.load(run_directory(), task, 0)
-    search = cast("Search", work.search)
+    attempt = Attempt.load(run_directory(), task, 0)
+    search = cast("Search", attempt.search)
     try:
         study = Study(search)
-        resumes = work.resume_from is not None
-        number, parameters = study.ask(work.directory, work.parameters, resumes=resumes)
+        resumes = attempt.resume_from is not None
+        number, parameters = study.ask(attempt.directory, attempt.parameters, resumes=resumes)
     except Exception as error:  # noqa: BLE001 - whatever Optuna raises, the head reports
         connection.send(event=FAILED, problem=f"{type(error).__name__}: {error}")
         return 1
     connection.send(event=DRAWN, trial=number, parameters=parameters)
     if search.pruner and not resumes:
-        watch(study, number, work, connection)
+        watch(study, number, attempt, connection)
     return 0
 
 
@@ -461,27 +461,27 @@ def reports(task: TaskDirectory, settings: Search) -> List[float]:
     return series.values(series.points(task), settings.metric)
 
 
-def watch(study: Study, number: int, work: Attempt, connection: AgentConnection) -> None:
+def watch(study: Study, number: int, attempt: Attempt, connection: AgentConnection) -> None:
     """Report the metric to Optuna until the agent ends, or until the trial is pruned.
 
     After an error of a file system or of Optuna, it reads the journal again, and retries.
     """
     seconds = WATCH_SECONDS
     is_open, is_warned = True, False
-    settings = cast("Search", work.search)
+    settings = cast("Search", attempt.search)
     is_rewritten = printed_metric.is_file(settings.source)
     history = study.reported(number) if is_rewritten else []
     while connection.receive(seconds) is not None:
         began = time.monotonic()
         try:
-            found = reports(work.directory, settings)
+            found = reports(attempt.directory, settings)
             if not is_rewritten or len(found) > 1:
                 history = found
             elif found and history[-1:] != found:  # a JSON file has the present value only
                 history = [*history, *found]
             if not is_open:
                 study = Study(settings)
-                number = study.number_of(work.directory)
+                number = study.number_of(attempt.directory)
                 is_open = True
             study.enter_ended_trials()
             number = study.without_abandoned(number, history)

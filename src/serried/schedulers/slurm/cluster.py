@@ -120,10 +120,7 @@ def array_limits(environ: Mapping[str, str], command: Command = run_command) -> 
     """MaxArraySize is one more than the highest index of an array."""
     config = _asker(environ, command)(CONFIG) if is_here(environ) else ""
     size, jobs = _setting(config, "MaxArraySize"), _setting(config, "MaxJobCount")
-    return ArrayLimits(
-        below=int(size) if size.isdecimal() else None,
-        jobs=int(jobs) if jobs.isdecimal() else None,
-    )
+    return ArrayLimits(below=int(size) if size.isdecimal() else None, jobs=int(jobs) if jobs.isdecimal() else None)
 
 
 def is_throwaway(environ: Mapping[str, str]) -> bool:

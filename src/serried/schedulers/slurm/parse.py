@@ -54,8 +54,7 @@ def queue(stdout: str) -> list[Job]:
         tasks = _tasks(index)
         if number.isdigit() and tasks is not None:
             job = _job(number, word, status, end, nodes=nodes, name=name)._replace(
-                reason="" if reason == "None" else reason,
-                restarts=int(restarts) if restarts.isdigit() else 0,
+                reason="" if reason == "None" else reason, restarts=int(restarts) if restarts.isdigit() else 0
             )
             job = job._replace(starts=_time(start)) if job.state == names.PENDING else job
             jobs += [job._replace(task=task) for task in tasks]

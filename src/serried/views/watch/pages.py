@@ -122,10 +122,7 @@ def _busy_style(percent: float) -> str:
 
 _QUANTITIES = (
     Quantity(
-        "GPU busy",
-        lambda rank: rank.busy,
-        lambda percent: f"{percent:.0f}%",
-        lambda percent, _: _busy_style(percent),
+        "GPU busy", lambda rank: rank.busy, lambda percent: f"{percent:.0f}%", lambda percent, _: _busy_style(percent)
     ),
     Quantity(
         "steps/s",
