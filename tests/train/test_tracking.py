@@ -189,7 +189,8 @@ def test_every_use_of_the_tracker_is_safe_when_it_is_off(ranks, tmp_path, settin
 BREAKS = """\
 import os, pathlib, signal, sys, time
 import serried.train as st
-from serried.train.tracking import sinks, tracker
+from serried.train import tracking as tracker
+from serried.train.tracking import sinks
 wait = tracker.Feed.wait_for_end
 limits = {"wandb": LIMIT}
 tracker.Feed.wait_for_end = lambda self, _: wait(self, time.monotonic() + limits.get(self.sink.name, 1000))
