@@ -204,20 +204,20 @@ def test_random_numbers_go_on_behind_those_that_saving_drew(root):
 
 def test_loaders_and_the_sessions_own_parts_come_back_also_to_a_loader_made_later(root):
     context = Alone(root)
-    context.loaders = [Holding({"at": 7}, replicated=True), Holding({"at": 8}), Holding({"at": 9}, replicated=True)]
-    context.parts = {"progress": Holding({"epoch": 3})}
+    context._loaders = [Holding({"at": 7}, replicated=True), Holding({"at": 8}), Holding({"at": 9}, replicated=True)]
+    context._parts = {"progress": Holding({"epoch": 3})}
     first = Checkpoints(context, every=None)
     first.save(wait=True)
     first.close()
     again = Alone(root)
-    again.loaders = [Holding(), Holding()]
-    again.parts = {"progress": Holding()}
+    again._loaders = [Holding(), Holding()]
+    again._parts = {"progress": Holding()}
     second = Checkpoints(again, every=None)
-    again.loaders.append(Holding())
-    second.adopt(again.loaders[2])
+    again._loaders.append(Holding())
+    second.adopt(again._loaders[2])
     second.close()
-    assert [loader.state for loader in again.loaders] == [{"at": 7}, {"at": 8}, {"at": 9}]
-    assert again.parts["progress"].state == {"epoch": 3}
+    assert [loader.state for loader in again._loaders] == [{"at": 7}, {"at": 8}, {"at": 9}]
+    assert again._parts["progress"].state == {"epoch": 3}
 
 
 def test_a_model_is_kept_without_what_makes_it_parallel_or_fast(root):

@@ -167,7 +167,7 @@ with st.session(metrics_file=None) as run:
             call()
         except (TypeError, ValueError) as error:
             refused.append(call)
-    print(json.dumps([len(refused), run.is_saved]))
+    print(json.dumps([len(refused), run._is_saved]))
 """
 
 

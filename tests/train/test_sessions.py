@@ -64,7 +64,7 @@ def test_two_ranks_do_things_together():
 def test_a_loader_is_created_before_the_epochs_unless_it_is_for_evaluation():
     with st.session(seed=1, device="cpu") as run:
         passes = [[int(x) for x in run.loader(list(range(8)), resume=False)] for _ in run.epochs(2)]
-        assert (passes[0] == passes[1], run.loaders) == (False, [])
+        assert (passes[0] == passes[1], run._loaders) == (False, [])
         with pytest.raises(st.TrainError) as raised:
             [run.loader([1]) for _ in run.epochs(3)]
     assert str(raised.value) == (

@@ -23,10 +23,10 @@ class Alone:
     def __init__(self, directory, resume_from=None):
         self.directory = directory
         self.resume_from = resume_from
-        self.loaders = []
-        self.parts = {}
+        self._loaders = []
+        self._parts = {}
         self.reason = None
-        self.smoke = Smoke({})
+        self._smoke = Smoke({})
         self.saved = None
 
     def flush(self):
@@ -38,7 +38,7 @@ class Alone:
     def all_reduce_max(self, value):
         return value
 
-    def catch_up(self, objects):
+    def _catch_up(self, objects):
         pass
 
     def stop_reason(self):

@@ -94,7 +94,7 @@ class Group:
             return
         if dist.is_initialized():  # the script's own group, which the script also destroys
             self.backend = str(dist.get_backend())
-            self._share(dist.distributed_c10d._get_default_store())  # noqa: SLF001 - there is no public one
+            self._share(dist.distributed_c10d._get_default_store())
             return
         self.backend = choose_backend(device, backend)
         if device.type == "cuda":
@@ -257,7 +257,7 @@ class _DepartureWatch:
                 if not self._store.add("left", 0):
                     continue
                 first = json.loads(self._store.get("first-to-leave"))
-                frame = sys._current_frames().get(self._watched)  # noqa: SLF001 - a public function
+                frame = sys._current_frames().get(self._watched)
                 count, look = count_collectives(), None
                 if frame is not None and None not in (count, first["count"]) and count > first["count"]:
                     run_times = _run_times_asleep(Path("/proc/self/task", str(self._native_id)))
@@ -283,8 +283,8 @@ class _DepartureWatch:
 def count_collectives() -> Optional[int]:
     """The collectives of the default group on CPUs so far, the same on all ranks unless they send and receive."""
     try:
-        backend: Any = dist.distributed_c10d._get_default_group()._get_backend(CPU)  # noqa: SLF001 - there is no public one
-        return int(backend._get_sequence_number_for_group())  # noqa: SLF001 - as above
+        backend: Any = dist.distributed_c10d._get_default_group()._get_backend(CPU)
+        return int(backend._get_sequence_number_for_group())
     except (AttributeError, RuntimeError, ValueError):  # another torch, or a backend that does not count
         return None
 

@@ -9,8 +9,6 @@ Torch 2.1 to 2.13 has three means for that: a new Reducer with parameters in any
 which records that they became ready in that order, and `_rebuild_buckets`.
 """
 
-# ruff: noqa: SLF001 - see above
-
 from __future__ import annotations
 
 import contextlib

@@ -147,7 +147,7 @@ class Profiler:
             _torch().cuda.synchronize()  # or kernels of earlier steps would be in the trace
         self._profiler.start_trace()
         if self._memory and _has_cuda():
-            _torch().cuda.memory._record_memory_history(max_entries=MOST_ALLOCATIONS)  # noqa: SLF001 - torch documents it
+            _torch().cuda.memory._record_memory_history(max_entries=MOST_ALLOCATIONS)
         self._write(state="recording")
         self._next_mark()
 
@@ -167,8 +167,8 @@ class Profiler:
             facts["gpu"] = _torch().cuda.get_device_name()
             if self._memory:
                 with _replaced(self._place.profile_memory(self._rank)) as path:
-                    _torch().cuda.memory._dump_snapshot(str(path))  # noqa: SLF001
-                _torch().cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001
+                    _torch().cuda.memory._dump_snapshot(str(path))
+                _torch().cuda.memory._record_memory_history(enabled=None)
                 facts["memory"] = True
         self._write(state="written", operators=operators(self._profiler.key_averages(), events), **facts)
 

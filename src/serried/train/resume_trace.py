@@ -45,7 +45,7 @@ Entry = Dict[str, str]
 
 _DIGEST_BYTES = 8
 
-_is_compiling: Any = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling  # noqa: SLF001 - before torch 2.3
+_is_compiling: Any = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
 """Returns True in code that torch compiles."""
 
 
@@ -84,11 +84,11 @@ class TraceRecorder(NoTrace):
 
     @property
     def _steps(self) -> int:
-        created = self._run.all_checkpoints
+        created = self._run._all_checkpoints
         return created[0].steps if created else self._counted
 
     def begin(self) -> None:
-        if self._run.all_checkpoints:
+        if self._run._all_checkpoints:
             self._begin()
 
     def _begin(self) -> None:
@@ -124,12 +124,12 @@ class TraceRecorder(NoTrace):
     def step(self) -> None:
         self._counted += 1
         # Steps before a stop count: the second attempt ends where an uninterrupted one does.
-        self._run.smoke.steps = self._steps - 1
+        self._run._smoke.steps = self._steps - 1
         self._note("step", batch=digest(self._batches) if self._batches else self._input)
         self._batches, self._input = [], None
         if self._steps == self._stop:
             self._note("waiting")
-            self._run.await_stop(WAIT_SECONDS)
+            self._run._await_stop(WAIT_SECONDS)
 
     def stop(self, reason: str) -> None:
         self._note("stop", reason=reason, states=self._states("stop"))
@@ -140,12 +140,12 @@ class TraceRecorder(NoTrace):
 
     def _states(self, event: str) -> List[Entry]:
         """All objects with a state. The order is the same whenever the same script has created the same objects."""
-        given = {name: obj for each in self._run.all_checkpoints for name, obj in each.objects.items()}
+        given = {name: obj for each in self._run._all_checkpoints for name, obj in each.objects.items()}
         entries = [_entry(name, obj, "given") for name, obj in given.items()]
         for name, state in random_state(self._run.device).items():
             entries.append({"name": name, "kind": name, "role": "random", "digest": digest(state)})
         entries += _others(given.values())
-        for name, order in self._run.buckets.orders():
+        for name, order in self._run._buckets.orders():
             # An order that torch has yet to learn differs in each attempt, as `event` does.
             kind = "DistributedDataParallel"
             entries.append({"name": name, "kind": kind, "role": "order", "digest": digest(order or event)})
@@ -258,7 +258,7 @@ def _names_in_script(wanted: Set[int]) -> Dict[int, str]:
 
 def _scopes() -> Iterator[Dict[str, Any]]:
     """Variables of the calling functions, the innermost first; without those of libraries."""
-    frame = sys._getframe()  # noqa: SLF001 - there is no other way to the callers' variables
+    frame = sys._getframe()
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         if module.partition(".")[0] not in ("serried", "torch"):

@@ -85,18 +85,18 @@ class Session:
         """1 for the first attempt, one more for each that continues it; 1 if Serried did not start this process."""
         self.deadline = float(os.environ[names.DEADLINE]) if os.environ.get(names.DEADLINE) else None
         """The end of the attempt's time limit, in seconds since the epoch, if known."""
-        self.loaders: list[Stateful] = []
+        self._loaders: list[Stateful] = []
         """The loaders whose positions checkpoints save, in order of creation, which is the same on every rank."""
         self._metrics = metrics.Metrics(metrics_path, self._gauges)
         self._progress = Progress(self._metrics.resume)
         self.tracker = Tracker(settings_of(os.environ), who.rank, self._log, self._progress.advance, flush=self.flush)
         """Also takes objects that `log` does not take."""
         self._metrics.tracker = self.tracker
-        self.buckets = Buckets(group)
-        self.parts: dict[str, Stateful] = {"progress": self._progress, "buckets": self.buckets}
+        self._buckets = Buckets(group)
+        self._parts: dict[str, Stateful] = {"progress": self._progress, "buckets": self._buckets}
         """Further replicated state of the session."""
-        self.all_checkpoints: list[Checkpoints] = []
-        self.smoke = Smoke(os.environ, is_main=self.is_main)
+        self._all_checkpoints: list[Checkpoints] = []
+        self._smoke = Smoke(os.environ, is_main=self.is_main)
         self._group = group
         self._listener = listener
         self._stop = StopAgreement(listener, group.reduce_max if group.is_open else None)
@@ -211,8 +211,8 @@ class Session:
         self._compare_data(dataset)
         if resumes:
             loader.on_batch = self._trace.batch
-        self.loaders.append(loader)
-        for checkpoints in self.all_checkpoints:
+        self._loaders.append(loader)
+        for checkpoints in self._all_checkpoints:
             checkpoints.adopt(loader)
         return loader
 
@@ -231,12 +231,12 @@ class Session:
         """
         from serried.train.checkpoints.checkpoints import Checkpoints
 
-        if self.all_checkpoints and self.directory is not None:
+        if self._all_checkpoints and self.directory is not None:
             raise TrainError(
                 "this session has checkpoints already", "pass all objects with a state to one `run.checkpoints`"
             )
         checkpoints = Checkpoints(self, every=every, keep=keep, best=best, local=local, **objects)
-        self.all_checkpoints.append(checkpoints)
+        self._all_checkpoints.append(checkpoints)
         return checkpoints
 
     def _compare_data(self, data: Any) -> None:
@@ -264,7 +264,7 @@ class Session:
     def epochs(self, count: int) -> Iterator[int]:
         """The remaining epochs of `count`. An epoch that was interrupted resumes in its middle."""
         for epoch in self._progress.epochs(count):
-            loaders: list[Any] = self.loaders
+            loaders: list[Any] = self._loaders
             for loader in loaders:
                 loader.set_epoch(epoch)
             self._trace.begin()
@@ -273,12 +273,12 @@ class Session:
                 yield epoch
             finally:
                 self._progress.is_within = False
-            if self.is_saved or self.should_stop:  # perhaps within this epoch
+            if self._is_saved or self.should_stop:  # perhaps within this epoch
                 return
             self._progress.epoch = epoch + 1
-            for checkpoints in self.all_checkpoints:
+            for checkpoints in self._all_checkpoints:
                 checkpoints.epoch()
-        for checkpoints in self.all_checkpoints:
+        for checkpoints in self._all_checkpoints:
             checkpoints.finish()
 
     def log(self, values: Optional[Mapping[str, Any]] = None, /, *, step: Optional[int] = None, **named: Any) -> None:
@@ -332,7 +332,7 @@ class Session:
         elif not isinstance(model, DistributedDataParallel):  # Join cannot serve it
             yield self._until_one_runs_out(batches)
         else:
-            self._mirrored = MirroredState(model, optimizers, self.all_checkpoints, self._group)
+            self._mirrored = MirroredState(model, optimizers, self._all_checkpoints, self._group)
             try:
                 mirrored = [*self._mirrored.others, self._mirrored]
                 # Join changes the filters of warnings.
@@ -340,7 +340,7 @@ class Session:
                     yield batches
             finally:
                 self._mirrored = None
-            if self.is_saved or self.smoke.is_over:
+            if self._is_saved or self._smoke.is_over:
                 raise SessionExit  # a rank without data has no loop to leave; the others leave in the same way
 
     def _until_one_runs_out(self, batches: Iterable[T]) -> Iterator[T]:
@@ -353,9 +353,9 @@ class Session:
                 return
             yield batch
 
-    def catch_up(self, objects: list[Stateful]) -> None:
+    def _catch_up(self, objects: list[Stateful]) -> None:
         """Before rank 0 saves `objects`: if it ran out of uneven data, it receives their state from another rank."""
-        self.buckets.settle()
+        self._buckets.settle()
         if self._mirrored is not None:
             self._mirrored.catch_up(objects)
 
@@ -369,14 +369,14 @@ class Session:
         if self._stop.agreed or (self._mirrored is not None and self._mirrored.has_only_the_model):
             return self._stop.agreed
         self._trace.step()
-        self.smoke.steps += 1
+        self._smoke.steps += 1
         reason = self._stop.reason()
         if reason is not None:
-            self.buckets.settle()
+            self._buckets.settle()
             self._trace.stop(reason)
-        return reason or (Reason.SMOKE if self.smoke.is_over else None)
+        return reason or (Reason.SMOKE if self._smoke.is_over else None)
 
-    def await_stop(self, seconds: float) -> None:
+    def _await_stop(self, seconds: float) -> None:
         """Wait until this rank has received a stop request; the next `stop_reason()` returns it on all ranks."""
         self._listener.wait_for_request(seconds)
         self._stop.agree_next()
@@ -384,51 +384,51 @@ class Session:
     @property
     def should_stop(self) -> bool:
         """Whether the last `ckpt.step()` or `stop_reason()` found that all should save and leave. Not collective."""
-        if not self.smoke.steps and self._listener.reason() is not None:
+        if not self._smoke.steps and self._listener.reason() is not None:
             warnings.warn("`run.should_stop` needs a `ckpt.step()` or `run.stop_reason()` in each step", stacklevel=2)
-        return self._stop.agreed is not None or self.smoke.is_over
+        return self._stop.agreed is not None or self._smoke.is_over
 
     @property
     def is_smoke(self) -> bool:
         """Whether this is a smoke test, which ends after a few steps: a final evaluation may be short, too."""
-        return self.smoke.limit > 0
+        return self._smoke.limit > 0
 
     def saved_for_stop(self, step: int) -> None:
         """Report a checkpoint of `step`: the session will exit with status 85, "please continue".
 
         For scripts that save by themselves; `ckpt.step()` does this too. At the end of a smoke test the status is 0.
         """
-        if self._stop.agreed or not self.smoke.is_over:
+        if self._stop.agreed or not self._smoke.is_over:
             self._saved_step = _step(step)
         else:
-            self.smoke.own_step = _step(step)
+            self._smoke.own_step = _step(step)
 
     @property
-    def is_saved(self) -> bool:
+    def _is_saved(self) -> bool:
         return self._saved_step is not None
 
     @property
-    def has_left(self) -> bool:
+    def _has_left(self) -> bool:
         """Whether the script leaves for a stop request, with no checkpoint and with epochs left."""
-        return self._stop.agreed is not None and not self.is_saved and not self._progress.is_done
+        return self._stop.agreed is not None and not self._is_saved and not self._progress.is_done
 
-    def close(self, seconds: float = math.inf, *, has_failed: bool = False) -> None:
+    def _close(self, seconds: float = math.inf, *, has_failed: bool = False) -> None:
         """Finish saves and logs that are in progress, within `seconds`."""
         try:
             self._metrics.close()
-            self.buckets.close()
+            self._buckets.close()
             self._trace.close()
-            self.smoke.close()
-            for checkpoints in self.all_checkpoints:
+            self._smoke.close()
+            for checkpoints in self._all_checkpoints:
                 checkpoints.close(seconds)
         finally:
-            will_continue = self.is_saved and self._stop.agreed is not None
+            will_continue = self._is_saved and self._stop.agreed is not None
             self.tracker.finish(self.deadline, has_failed=has_failed, will_continue=will_continue)
 
     def _gauges(self) -> dict[str, float]:
         gauges: dict[str, float] = {}
         for name in ("waited_seconds", "read_samples"):
-            known = [value for value in (getattr(loader, name) for loader in self.loaders) if value is not None]
+            known = [value for value in (getattr(loader, name) for loader in self._loaders) if value is not None]
             if known:
                 gauges[name] = sum(known)
         total = self._expected_steps()
@@ -440,7 +440,7 @@ class Session:
 
     def _expected_steps(self) -> Optional[int]:
         """The last step of the loop over epochs; None unless the script logs a step for each batch of one loader."""
-        loaders: list[Any] = self.loaders
+        loaders: list[Any] = self._loaders
         trained = [loader for loader in loaders if loader.steps is not None]
         if len(trained) != 1:
             return None
@@ -579,7 +579,7 @@ def _local_without_gradients(model: DistributedDataParallel) -> Iterator[None]:
     """Keep forward passes without gradients local: all ranks receive rank 0's buffers once, here. Collective."""
     unchecked: Any = model
     if unchecked.will_sync_module_buffers():
-        unchecked._sync_buffers()  # noqa: SLF001 - as DDP does before a forward
+        unchecked._sync_buffers()
     forward = unchecked.forward
 
     def alone(*args: Any, **options: Any) -> Any:
@@ -591,13 +591,13 @@ def _local_without_gradients(model: DistributedDataParallel) -> Iterator[None]:
                     "evaluate within `torch.no_grad()`; train after `model.train()`",
                 )
             return forward(*args, **options)
-        joining, syncing = unchecked._join_config, unchecked.require_forward_param_sync  # noqa: SLF001 - see above
-        unchecked._join_config = _JoinConfig(enable=False, throw_on_early_termination=False, is_first_joinable=False)  # noqa: SLF001 - see above
+        joining, syncing = unchecked._join_config, unchecked.require_forward_param_sync
+        unchecked._join_config = _JoinConfig(enable=False, throw_on_early_termination=False, is_first_joinable=False)
         unchecked.require_forward_param_sync = False
         try:
             return forward(*args, **options)
         finally:
-            unchecked._join_config, unchecked.require_forward_param_sync = joining, syncing  # noqa: SLF001 - as above
+            unchecked._join_config, unchecked.require_forward_param_sync = joining, syncing
 
     unchecked.forward = alone
     try:

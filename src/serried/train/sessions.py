@@ -133,9 +133,9 @@ def session(
         yield from script
     finally:
         _is_open, _current = False, None
-    if run.is_saved or run.has_left:
+    if run._is_saved or run._has_left:
         atexit.register(_flush_and_freeze)
-        raise SystemExit(names.EXIT_SAVED if run.is_saved else names.EXIT_LEFT)
+        raise SystemExit(names.EXIT_SAVED if run._is_saved else names.EXIT_LEFT)
 
 
 def _run_script(run: Session, group: Group, listener: StopListener) -> Generator[Session, None, None]:
@@ -156,7 +156,7 @@ def _run_script(run: Session, group: Group, listener: StopListener) -> Generator
             if os.getpid() != rank_pid or not _leaves_early(run, group, listener, error):
                 raise
         if os.getpid() == rank_pid:
-            if run.has_left and run.is_main:
+            if run._has_left and run.is_main:
                 print(_UNSAVED, file=sys.stderr, flush=True)
             _finish(run, group, listener)
     finally:
@@ -168,7 +168,7 @@ def _leaves_early(run: Session, group: Group, listener: StopListener, error: Bas
     if isinstance(error, SessionExit):
         return True
     if isinstance(error, SystemExit) and error.code in (None, 0):
-        if run.is_saved or run.has_left:
+        if run._is_saved or run._has_left:
             return True
         _finish(run, group, listener)
         return False
@@ -208,12 +208,12 @@ def _report_and_close(run: Session, group: Group, listener: StopListener, error:
     listener.ignore()
     _report(error, run.identity, at, group.count_failure())
     with contextlib.suppress(Exception):  # the first error is the one to report
-        run.close(FAILED_SECONDS, has_failed=True)
+        run._close(FAILED_SECONDS, has_failed=True)
 
 
 def _finish(run: Session, group: Group, listener: StopListener) -> None:
     try:
-        run.close()
+        run._close()
         group.close(failed=False)
     except BaseException as error:
         _fail(run, group, listener, error)

@@ -196,12 +196,12 @@ class Checkpoints:
         if checkpoint.path.parent == saver.root:
             saver.begun_step = checkpoint.step
         self._epochs = own["epochs"]
-        for loader in self._run.loaders:
+        for loader in self._run._loaders:
             self.adopt(loader)
 
     def adopt(self, loader: Stateful) -> None:
         """Restore the position of a loader, which may be created after this object."""
-        number = self._run.loaders.index(loader)
+        number = self._run._loaders.index(loader)
         if number in self._late_loaders:
             loader.load_state_dict(self._late_loaders.pop(number))
 
@@ -263,7 +263,7 @@ class Checkpoints:
         if self._saver is None:
             return
         if self._saver.begun_step != self.steps:
-            self._run.catch_up(self.replicated)
+            self._run._catch_up(self.replicated)
             self._saver.begin(self.steps, self._epochs, metric)
         if self._clock is not None:
             self._clock.restart(time.monotonic(), self.steps)
@@ -323,14 +323,14 @@ class Checkpoints:
         Raises:
             CheckpointError: it could not be saved, or does not fit.
         """
-        if self._run.smoke.loaded_step is not None:  # the script did not leave its loop
+        if self._run._smoke.loaded_step is not None:  # the script did not leave its loop
             return
         self.save(wait=True)
         checkpoint = states.find(self._run, saver.root)
         if checkpoint is None or checkpoint.step != self.steps:
             raise CheckpointError(f"smoke test: step {self.steps} could not be saved")
         saver.restore(checkpoint)
-        self._run.smoke.loaded_step = self.steps
+        self._run._smoke.loaded_step = self.steps
 
 
 def _stateful(objects: Dict[str, Any]) -> Dict[str, Any]:

@@ -229,5 +229,5 @@ class _Stager:
         from torch.distributed import _state_dict_utils as copies
 
         if self._kept is None:
-            self._kept = copies._create_cpu_state_dict(state, pin_memory=self._pinned)  # noqa: SLF001 - see above
-        return copies._copy_state_dict(state, self._kept)  # noqa: SLF001 - see above
+            self._kept = copies._create_cpu_state_dict(state, pin_memory=self._pinned)
+        return copies._copy_state_dict(state, self._kept)

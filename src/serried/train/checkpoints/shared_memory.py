@@ -155,9 +155,9 @@ class _Pickler(pickle.Pickler):
         # For the hooks, last but one, torch writes an empty OrderedDict, which would cost a third of this method.
         if kind is not None:
             storage = _Storage(kind, key, count)
-            return torch._utils._rebuild_tensor_v2, (storage, 0, shape, stride, False, None)  # noqa: SLF001 - torch's file format
+            return torch._utils._rebuild_tensor_v2, (storage, 0, shape, stride, False, None)
         storage = _Storage(torch.UntypedStorage, key, count * tensor.element_size())
-        return torch._utils._rebuild_tensor_v3, (storage, 0, shape, stride, False, None, dtype)  # noqa: SLF001 - as above
+        return torch._utils._rebuild_tensor_v3, (storage, 0, shape, stride, False, None, dtype)
 
 
 class _Image:
@@ -258,14 +258,14 @@ class NotSerializableError(TypeError):
 @functools.lru_cache(maxsize=1)
 def storage_types() -> Dict[torch.dtype, Any]:
     """Storage classes by dtype, as torch's files name them; newer dtypes have none."""
-    names: Dict[torch.dtype, str] = torch.storage._dtype_to_storage_type_map()  # noqa: SLF001 - torch's file format
+    names: Dict[torch.dtype, str] = torch.storage._dtype_to_storage_type_map()
     return {dtype: getattr(torch, name) for dtype, name in names.items() if hasattr(torch, name)}
 
 
 @functools.lru_cache(maxsize=1)
 def _globals() -> FrozenSet[Any]:
     """Globals that the pickle of a serializable value refers to."""
-    rebuild = (getattr(torch._utils, name, None) for name in REBUILDERS)  # noqa: SLF001 - as above
+    rebuild = (getattr(torch._utils, name, None) for name in REBUILDERS)
     own = {OrderedDict, Counter, set, bytearray, complex, torch.Size, torch.device, _codecs.encode}
     return frozenset({*filter(None, rebuild), *own, *storage_types().values(), torch.UntypedStorage})
 
@@ -311,7 +311,7 @@ class _SafePickle:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    if not hasattr(torch._utils, REBUILDERS[1]) and tensor.dtype not in storage_types():  # noqa: SLF001 - as above
+    if not hasattr(torch._utils, REBUILDERS[1]) and tensor.dtype not in storage_types():
         return False
     is_known = type(tensor) in (torch.Tensor, torch.nn.Parameter) or type(tensor).__name__ == "Buffer"
     return is_known and tensor.layout is torch.strided and not tensor.is_quantized

@@ -47,18 +47,18 @@ class SessionLike(Protocol):
     attempt: int
     directory: Optional[Path]
     resume_from: Optional[Path]
-    loaders: List[Stateful]
-    parts: Dict[str, Stateful]
-    all_checkpoints: List[Any]
-    smoke: Any
-    buckets: Any
+    _loaders: List[Stateful]
+    _parts: Dict[str, Stateful]
+    _all_checkpoints: List[Any]
+    _smoke: Any
+    _buckets: Any
 
     def broadcast_object(self, obj: Any) -> Any: ...
     def all_reduce_max(self, value: int) -> int: ...
     def flush(self) -> None: ...
-    def catch_up(self, objects: List[Stateful]) -> None: ...
+    def _catch_up(self, objects: List[Stateful]) -> None: ...
     def stop_reason(self) -> Optional[str]: ...
-    def await_stop(self, seconds: float) -> None: ...
+    def _await_stop(self, seconds: float) -> None: ...
     def saved_for_stop(self, step: int) -> None: ...
 
 
@@ -68,7 +68,7 @@ def unwrapped(obj: Any) -> Any:
         if isinstance(obj, (nn.parallel.DistributedDataParallel, nn.parallel.DataParallel)):
             obj = obj.module
         elif hasattr(obj, "_orig_mod"):  # torch.compile
-            obj = obj._orig_mod  # noqa: SLF001 - its only name
+            obj = obj._orig_mod
         else:
             break
     return obj
@@ -109,7 +109,7 @@ def shared(obj: Any) -> Any:
     zero = getattr(sys.modules.get(_ZERO_HOME), "ZeroRedundancyOptimizer", None)
     if zero is None or not isinstance(obj, zero):
         return obj
-    if obj._overlap_with_ddp:  # noqa: SLF001 - there is no public way to know
+    if obj._overlap_with_ddp:
         raise ValueError(
             "a ZeroRedundancyOptimizer with `overlap_with_ddp=True` skips its first updates, again after each "
             "restart\nhint: leave that option out"
@@ -133,7 +133,7 @@ def collect(run: SessionLike, objects: Mapping[str, Any], spread: Sequence[str],
     """
     by_rank: Dict[str, Any] = {"loaders": {}, "objects": {}}
     own: Dict[str, Any] = {"parts": {}, "loaders": {}, "checkpoints": {"epochs": epochs}}
-    for number, loader in enumerate(run.loaders):
+    for number, loader in enumerate(run._loaders):
         holder = own if is_replicated(loader, otherwise=False) else by_rank
         holder["loaders"][number] = loader.state_dict()
     replicated: Dict[str, Any] = {}
@@ -145,7 +145,7 @@ def collect(run: SessionLike, objects: Mapping[str, Any], spread: Sequence[str],
     by_rank["random"] = random_state(run.device)  # last: `state_dict` may draw, as a StatefulDataLoader's does
     files = {store.rank_file(run.rank): by_rank}
     if run.is_main:
-        own["parts"] = {name: part.state_dict() for name, part in run.parts.items()}
+        own["parts"] = {name: part.state_dict() for name, part in run._parts.items()}
         files[layout.REPLICATED] = {**replicated, OWN: own}
     return files
 
@@ -270,7 +270,7 @@ def restore(
     if in_shards:
         sharded.load(checkpoint.path / store.SHARDED, in_shards, objects, group)
     own = replicated[OWN]
-    for name, part in run.parts.items():
+    for name, part in run._parts.items():
         if name in own["parts"]:
             part.load_state_dict(own["parts"][name])
     if is_same_world:

@@ -287,4 +287,4 @@ class Wandb(Sink):
                     os.kill(int(pid), signal.SIGKILL)
         module = sys.modules.get("wandb")
         with contextlib.suppress(Exception):  # not public; without it wandb prints a traceback at the exit
-            module.setup()._connection._cleanup()  # type: ignore[union-attr]  # noqa: SLF001
+            module.setup()._connection._cleanup()  # type: ignore[union-attr]
