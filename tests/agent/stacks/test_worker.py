@@ -154,7 +154,7 @@ def test_a_program_that_is_not_python_is_described_by_the_kernel(begin):
 
 
 def test_behind_a_shell_the_program_itself_is_described(begin):
-    program = f"'{sys.executable}' -c 'import time; print(flush=True); time.sleep(1000)'; true"
+    program = f"'{sys.executable}' -c 'print(flush=True); input()'; true"
     shell = begin(program, python=("/bin/sh",))
     (found,) = worker.read_ranks([{"rank": 5, "pid": shell.pid, "launch": None}])
     assert (found["rank"], [functions(described) for described in found["processes"]]) == (5, [["<module>"]])
