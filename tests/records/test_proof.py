@@ -52,13 +52,22 @@ def test_anything_less_proves_nothing(make, slurm):
             "a rank was ended": (*WELL[:3], ended(1, exits=[an_exit(2), an_exit(3, ended_by_us=True)])),
             "an exit is damaged": (*WELL[:3], ended(1, exits=[an_exit(2), {"rank": 3}])),
             "something still ran": (*WELL[:3], ended(1, left=["sleep"])),
+            "something may still have run": (*WELL[:3], ended(1, left={"sleep": 1})),
             "it was stopped": (*WELL[:2], STOPPING, *WELL[2:]),
             "nothing": (),
         }.items()
     ):
-        run = make(f"{'abcdefgh'[number]}bcdef")
+        run = make(f"{'abcdefghj'[number]}bcdef")
         written(run.attempt(), *events)
         assert (name, the(slurm, run).state) == (name, "FAILED")
+
+
+def test_damaged_fields_that_prove_nothing_harm_nothing(make, slurm):
+    run = make()
+    others = dict.fromkeys(("swept", "unsaved", "missing", "contact", "cpu_seconds"), "?")
+    written(run.attempt(), *WELL[:3], ended(1, **others))
+    slurm.tell(Job("123", None, "FAILED", exit_code=70, ended=NOW - 1000))
+    assert the(slurm, run).state == "COMPLETED"
 
 
 def test_what_ends_an_attempt_whose_ranks_have_all_left_changes_nothing(make, slurm):

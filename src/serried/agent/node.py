@@ -416,7 +416,7 @@ class Node:
         orphans.end_groups(self._ranks.leaders if self._ranks else [])
         self.log_event(JournalEvent.SWEPT, count=count, left=leftovers)
         exits = tuple(self._ranks.exits.values()) if self._ranks else ()
-        ended = NodeEnded(self._index, exits=exits, left=tuple(leftovers), swept=count)
+        ended = NodeEnded(exits, left=tuple(leftovers), swept=count)
         with contextlib.suppress(ValueError):  # none, or of another program
             unsaved = files.read_json(self._private / f"stop{names.UNSAVED_SUFFIX}")
             ended = ended._replace(unsaved=from_json(Unsaved, unsaved))

@@ -34,6 +34,11 @@ def from_json(kind: Type[T], value: Any) -> T:
     return reader(value)
 
 
+def known(kind: Type[T], value: Any) -> T:
+    """As `from_json`, but a field of another type counts as missing, which is an error only where it has no default."""
+    return cast("T", _object(kind, True, value))
+
+
 def facts_of(entry: Any) -> Dict[str, Any]:
     """A named tuple as an object, without the fields that have their default."""
     defaults = entry._field_defaults
@@ -50,9 +55,9 @@ def _item(value: Any) -> Any:
 
 
 def known_fields(kind: Any, document: Mapping[str, Any]) -> Dict[str, Any]:
-    """The fields of `kind` that `document` has, without those of another type."""
+    """The fields of `kind` that `document` has, without those of another type, each as `known`."""
     found = {}
-    for name, read in _fields(kind).items():
+    for name, read in _fields(kind, True).items():
         if name in document:
             with contextlib.suppress(ValueError):
                 found[name] = read(document[name])
@@ -60,37 +65,38 @@ def known_fields(kind: Any, document: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=None)
-def _reader(kind: Any) -> Callable[[Any], Any]:
+def _reader(kind: Any, is_lax: bool = False) -> Callable[[Any], Any]:
     if hasattr(kind, "_fields") or hasattr(kind, "__dataclass_fields__"):
-        return getattr(kind, "of_json", None) or functools.partial(_object, kind)
+        return getattr(kind, "of_json", None) or functools.partial(_object, kind, is_lax)
     origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
     if origin is Any:
         return lambda value: value
     if origin in _UNIONS:
         choices = [choice for choice in inner if choice is not type(None)]
         several = next((choice for choice in choices if typing.get_origin(choice) is tuple), choices[0])
-        return functools.partial(_choice, _reader(choices[0]), _reader(several), type(None) in inner)
+        return functools.partial(_choice, _reader(choices[0], is_lax), _reader(several, is_lax), type(None) in inner)
     if origin is tuple:
-        return functools.partial(_items, _reader(inner[0]), None if inner[-1] is Ellipsis else len(inner))
+        return functools.partial(_items, _reader(inner[0], is_lax), None if inner[-1] is Ellipsis else len(inner))
     if origin is Mapping:
-        read = _reader(inner[1])
+        read = _reader(inner[1], is_lax)
         return lambda value: {name: read(item) for name, item in _plain(dict, value).items()}
     is_enumeration = isinstance(origin, type) and issubclass(origin, enum.Enum)
     return origin if is_enumeration else functools.partial(_plain, (int, float) if origin is float else origin)
 
 
 @functools.lru_cache(maxsize=None)
-def _fields(kind: Any) -> Dict[str, Callable[[Any], Any]]:
-    return {name: _reader(hint) for name, hint in typing.get_type_hints(kind).items()}
+def _fields(kind: Any, is_lax: bool) -> Dict[str, Callable[[Any], Any]]:
+    return {name: _reader(hint, is_lax) for name, hint in typing.get_type_hints(kind).items()}
 
 
-def _object(kind: Any, value: Any) -> Any:
+def _object(kind: Any, is_lax: bool, value: Any) -> Any:
     _plain(dict, value)
-    fields = {name: read(value[name]) for name, read in _fields(kind).items() if name in value}
+    given = _fields(kind, is_lax).items()
+    fields = known_fields(kind, value) if is_lax else {name: read(value[name]) for name, read in given if name in value}
     try:
         if hasattr(kind, "_fields"):  # without its constructor, which only the first call makes
-            known = {**kind._field_defaults, **fields}
-            return tuple.__new__(kind, [known[name] for name in kind._fields])
+            every = {**kind._field_defaults, **fields}
+            return tuple.__new__(kind, [every[name] for name in kind._fields])
         return kind(**fields)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{kind.__name__}: {error}") from error

@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 from serried.base import NamedTuple, files
 from serried.base.text import counted, spell
 from serried.schema import SCHEMA, exits, names, reasons
-from serried.schema.codec import facts_of, from_json, known_fields
+from serried.schema.codec import facts_of, from_json, known, known_fields
 from serried.schema.events import JournalEvent
 from serried.schema.exits import Exit
 from serried.schema.reasons import Reason
@@ -23,8 +23,8 @@ T = TypeVar("T")
 
 
 def entries(journal: Iterable[Mapping[str, Any]], event: str, kind: Type[T]) -> List[T]:
-    """The entries of one event. Raises ValueError for one that lacks a field."""
-    return [from_json(kind, entry) for entry in journal if entry.get("event") == event]
+    """The entries of one event, as far as they are known. Raises ValueError for one that lacks a field."""
+    return [known(kind, entry) for entry in journal if entry.get("event") == event]
 
 
 class Stopping(NamedTuple):
@@ -52,8 +52,8 @@ class Stopping(NamedTuple):
 
 
 class NodeLost(NamedTuple):
-    node: int
     host: str
+    node: int = -1
     code: Optional[str] = None
     """A reason."""
     because: str = ""
@@ -97,12 +97,12 @@ class Unsaved(NamedTuple):
 class NodeEnded(NamedTuple):
     """What a node agent reports when its ranks have ended, and all copies are made or given up."""
 
-    node: int = 0
-    host: str = ""
-    exits: Tuple[Exit, ...] = ()
+    exits: Tuple[Exit, ...]
     """Of its ranks."""
-    left: Tuple[str, ...] = ()
-    """Commands that still ran after the ranks."""
+    node: Optional[int] = None
+    host: str = ""
+    left: Any = ()
+    """Commands that still ran after the ranks. In whatever form they are stated, they fail the run."""
     swept: Optional[int] = None
     """The number of processes that it ended."""
     unsaved: Optional[Unsaved] = None
@@ -134,7 +134,7 @@ def launch_documents(folder: Path) -> List[Dict[str, Any]]:
 def documents_in(folder: Path) -> List[Dict[str, Any]]:
     """The complete documents of launches, or of failed calls, in a folder."""
     documents = map(files.read_json, sorted(folder.glob("*.json")))
-    return [document for document in documents if document and "time" in document]
+    return [document for document in documents if document and isinstance(document.get("time"), (int, float))]
 
 
 class FailedCall(NamedTuple):
@@ -265,8 +265,8 @@ class End(NamedTuple):
         unknown = dict.fromkeys(cls._fields[: cls._fields.index("conditions")])
         stated = document.get("missing")
         missing = [entry for entry in stated if isinstance(entry, dict)] if isinstance(stated, list) else []
-        known = known_fields(cls, {**document, "missing": missing})
-        found = {**unknown, **known, "conditions": conditions_of(document)}
+        fields = known_fields(cls, {**document, "missing": missing})
+        found = {**unknown, **fields, "conditions": conditions_of(document)}
         is_stated = found["state"] in names.ENDED | {names.REQUEUED}
         return cls(**{**found, "run": found["run"] or "", "state": found["state"] if is_stated else ""})
 

@@ -53,6 +53,7 @@ def test_the_newest_launches_are_recorded(work, monkeypatch):
     for number in range(1, 5):
         document = {"launch": str(number), "time": number, "name": "srun"}
         (work.directory.attempt(1).launches / f"{number}.json").write_text(json.dumps(document))
+    (work.directory.attempt(1).launches / "5.json").write_text('{"launch": "5", "time": null}')
     assert [launch.launch for launch in facts(work).launches] == ["3", "4"]
 
 

@@ -236,3 +236,12 @@ def test_a_failure_that_no_bash_has_seen_is_a_warning():
     assert verdict.end_of(known, None, [], judged).to_json()["warnings"] == [
         {"code": "launch-failed-unseen", "message": "`srun` failed, and the script exited with status 0"}
     ]
+
+
+@for_each("damage", [{"handled": None, "signalled": None}, {"line": None, "time": "?"}, {"output": "?", "read": 0}])
+def test_facts_of_a_failed_call_that_are_unknown_are_as_if_missing(damage):
+    launched = {"launch": "1", "name": None, "kind": None, "call": "call-1"}
+    entry = event("launches", launches=[launched], failures=[{**failure("1", 3), **damage}])
+    known = evidence([*STARTED, entry, script()])._replace(world_size=1, is_script=True)
+    judged = verdict.judge(known, first_failure(known), [])
+    assert (judged.state, judged.exit_code) == ("FAILED", 3)

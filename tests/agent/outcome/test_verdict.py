@@ -362,3 +362,16 @@ def test_a_rank_that_failed_before_it_could_join_is_not_apart():
 def test_a_clock_that_was_set_back_makes_no_length_negative(measured, seconds):
     known = evidence(STARTED)._replace(started=1_795_000_000.0, ended=1_794_990_000.0, seconds=measured)
     assert verdict.end_of(known, None, [], AttemptVerdict("COMPLETED", 0, None, "fine")).to_json()["seconds"] == seconds
+
+
+SETTLED = [stopping("user", by="me", absent=["n2"]), {**SWEPT[0], "unsaved": None, "missing": []}, SWEPT[1], LOST]
+
+
+@for_each(
+    "name", ["because", "save", "notice", "node", "launches", "ranks", "values", "code", "swept", "contact", "later"]
+)
+@for_each("damage", [None, "?", 1.5, [None], {"a": 1}])
+def test_a_field_of_another_type_harms_at_most_itself(name, damage):
+    known = ran(*({**entry, name: damage} for entry in SETTLED))
+    judged = verdict.judge(known, first_failure(known), [])
+    assert (judged.state, judged.exit_code, judged.message) == ("CANCELLED", 143, "stopped by me")

@@ -538,7 +538,7 @@ class Head:
         if agent.is_done or self._has_ended:
             return
         agent.is_done = agent.is_lost = True
-        self.log_event(JournalEvent.NODE_LOST, **facts_of(NodeLost(agent.index, agent.host, code, because)))
+        self.log_event(JournalEvent.NODE_LOST, **facts_of(NodeLost(agent.host, agent.index, code, because)))
         if self._have_ranks_started:
             self.stop(Reason.LOST, f"lost {agent.host}", self.attempt.grace_seconds)
         else:

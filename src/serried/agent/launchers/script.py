@@ -170,7 +170,7 @@ class ScriptProcess(ForkedRanks):
         failures = documents_in(self._directory.launches / "failures")
         failures.sort(key=lambda document: (bool(document.get("handled")), float(document["time"])))
         return Launches(
-            tuple(ScriptLaunched(**codec.known_fields(ScriptLaunched, launch)) for launch in launches),
+            tuple(codec.known(ScriptLaunched, launch) for launch in launches),
             tuple(map(self._failed_call, failures[:MOST_RECORDED])),
         )
 
@@ -181,7 +181,7 @@ class ScriptProcess(ForkedRanks):
             seconds = float(failure.get("monotonic") or 0) - self._began_at
         else:
             seconds = float(failure.get("time") or 0) - (time.time() - (time.monotonic() - self._began_at))
-        return FailedCall(**codec.known_fields(FailedCall, failure))._replace(
+        return codec.known(FailedCall, failure)._replace(
             words=words[:LONGEST_LINE],
             within=(failure.get("within") or {}).get("launch"),
             seconds=round(max(seconds, 0.0), 3),
