@@ -99,9 +99,10 @@ def test_the_command_serried_within_a_rank_is_the_installed_one_and_all_of_it(li
 
 
 def test_a_script_that_trains_and_submits_gets_the_rest_from_where_serried_is_installed(library, installed, say):
+    names = (*serried.__all__, "__version__")
     program = (
         "import serried, serried.train as st; print(hasattr(st, 'OTHER'), serried.submit.__module__, "
-        "serried.RunFailed.__name__, [name for name in ('Run', 'find', '__version__') if not hasattr(serried, name)])"
+        f"serried.RunFailed.__name__, [name for name in {names} if not hasattr(serried, name)])"
     )
     assert say(program, library, installed) == (0, "False serried.api RunFailed []")
 

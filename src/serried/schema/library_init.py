@@ -10,7 +10,7 @@ import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, Optional
 
-HOMES = {"__version__": "serried.base", **dict.fromkeys(("Output", "Run", "find", "runs", "submit"), "serried.api")}
+API = ("Output", "Run", "RunList", "State", "find", "map", "runs", "submit")
 
 
 class Installed:
@@ -38,8 +38,8 @@ def __getattr__(name: str) -> object:
     """The Python API: `serried.submit` and others."""
     from importlib import import_module
 
-    home = HOMES.get(name, "serried.base.errors" if name[:1].isupper() else None)
-    why = ""
+    other = "serried.base.errors" if name[:1].isupper() else "serried.base" if name == "__version__" else None
+    home, why = "serried.api" if name in API else other, ""
     try:
         if home:
             return getattr(import_module(home), name)
