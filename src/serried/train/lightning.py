@@ -29,6 +29,9 @@ class LeaveInTime(Callback):  # type: ignore[misc]  # Lightning may be missing
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         if self._run.stop_reason() is not None and self._run.directory is not None:  # at the same step on every rank
-            trainer.save_checkpoint(self._run.directory / "last.ckpt", weights_only=False)
+            path = self._run.directory / "last.ckpt"
+            trainer.save_checkpoint(path, weights_only=False)
             self._run.saved_for_stop(trainer.global_step)
-            trainer.should_stop = True
+            trainer.should_stop = True  # Lightning ends the epoch: a later checkpoint of this step would skip its rest
+            for other in trainer.checkpoint_callbacks:
+                other._last_global_step_saved, other._last_checkpoint_saved = trainer.global_step, str(path)

@@ -273,7 +273,7 @@ class Session:
                 yield epoch
             finally:
                 self._progress.is_within = False
-            if self._is_saved or self.should_stop:  # perhaps within this epoch
+            if self._is_saved or self._stop.agreed is not None or self._smoke.is_over:  # perhaps within this epoch
                 return
             self._progress.epoch = epoch + 1
             for checkpoints in self._all_checkpoints:
