@@ -113,8 +113,8 @@ def _log_in(profile: Profile) -> Iterator[str]:
 
 
 def _install(profile: Profile) -> Iterator[str]:
-    yield "    python3 -m venv ~/serried && . ~/serried/bin/activate      # Python 3.11 or later"
-    yield "    pip install .                                              # in a clone of Serried"
+    yield "    python3 -m venv ~/venvs/serried && . ~/venvs/serried/bin/activate      # Python 3.11 or later"
+    yield "    pip install .                                                          # in a clone of Serried"
     yield f"    serried clusters check {profile.name}"
     yield ""
     yield f"The last command compares the profile with {profile.scheduler.title}."
