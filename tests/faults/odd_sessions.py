@@ -33,7 +33,7 @@ def work(run):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(1)
     elif how.startswith("dies of "):
-        run.close = lambda *_, **__: os.kill(os.getpid(), int(how.split()[-1]))  # as the session closes
+        run._close = lambda *_, **__: os.kill(os.getpid(), int(how.split()[-1]))  # as the session closes
     elif how in ("fails, exits with 0", "fails, is caught"):
         if "0" in how:
             atexit.register(os._exit, 0)
