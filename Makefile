@@ -40,10 +40,10 @@ lint: .venv/test ## ruff, then mypy
 
 .PHONY: docs
 docs: .venv/test ## make again the pages that are made from the code
-	@$(BIN)/python tools/configuration_page.py docs/configuration.md
-	@$(BIN)/python tools/cluster_pages.py docs/clusters
-	@$(BIN)/python tools/rules_page.py docs/rules.md
-	@$(BIN)/python examples/adapt/diffs.py docs/adapt.md
+	@$(BIN)/python tools/configuration_page.py docs/reference/configuration.md
+	@$(BIN)/python tools/cluster_pages.py docs/clusters/known
+	@$(BIN)/python tools/rules_page.py docs/reference/rules.md
+	@$(BIN)/python examples/adapt/diffs.py docs/start/adapt.md
 
 .PHONY: clean
 clean: ## remove what was installed and cached here
@@ -60,7 +60,7 @@ faults: .venv/test slurm ## inject 250 random faults into real runs, and judge h
 BENCH := startup submit start agent ps
 
 .PHONY: bench
-bench: .venv/test slurm ## measure Serried's own cost beside other tools, and renew docs/benchmarks.md
+bench: .venv/test slurm ## measure Serried's own cost beside other tools, and renew docs/dev/benchmarks.md
 	@for script in $(BENCH); do $(BIN)/python benchmarks/$$script.py || exit 1; done
 
 .PHONY: verify

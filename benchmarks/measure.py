@@ -1,7 +1,7 @@
 """What the benchmarks share: a private environment, runs that take turns, medians, and where figures are kept.
 
 Each script here measures Serried and its peers in turns within one run, because two runs an hour apart on a
-shared machine compare the hours. Figures go to results.json, and from there into docs/benchmarks.md.
+shared machine compare the hours. Figures go to results.json, and from there into docs/dev/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results.json"
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "dev" / "benchmarks.md"
 PICTURE = PAGE.with_suffix(".svg")
 SILENT: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
 BUSY = 3

@@ -80,7 +80,7 @@ def by_hand(model: Any, data: Any, batch: int) -> Callable[[], Iterator[None]]:
 
 
 def with_serried(run: Any, model: Any, data: Any, batch: int) -> Callable[[], Iterator[None]]:
-    """The loop of docs/train-session.md: it logs each loss, and may be asked to save and leave at any step."""
+    """The loop of docs/library/train-session.md: it logs each loss, and may be asked to save and leave at any step."""
     import torch
 
     wrapped = run.wrap(model)

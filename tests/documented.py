@@ -22,8 +22,8 @@ SETTINGS = ("environment.env.HF_HUB_OFFLINE=1", "environment.env.OMP_NUM_THREADS
 
 
 def commands(page: str) -> list[str]:
-    """The lines of `docs/frameworks-PAGE.md` that submit something, in turn; with no PAGE, those of the overview."""
-    text = (DOCS / (f"frameworks-{page}.md" if page else "frameworks.md")).read_text(encoding="utf-8")
+    """The lines of `frameworks-PAGE.md` that submit something, in turn; with no PAGE, those of the overview."""
+    text = (DOCS / "library" / (f"frameworks-{page}.md" if page else "frameworks.md")).read_text(encoding="utf-8")
     return re.findall(r"(?m)^ *(serried (?:submit|run) .*)$", text)
 
 

@@ -121,7 +121,7 @@ each_traveller = holds_for([path for path in MODULES if room_of(path) in TRAVELL
 
 
 def test_every_room_is_in_the_design_in_the_order_of_imports():
-    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "dev" / "design.md").read_text(encoding="utf-8")
     table = text.partition("## Rooms")[2].partition("\n## ")[0]
     rows = [row for row in table.splitlines() if row.startswith("| `")]
     described = [room for row in rows for room in re.findall(r"`(\w+)/?`", row.split("|")[1])]
@@ -165,7 +165,7 @@ PARTS = [path for path in MODULES if room_of(path) == "agent" and not part_of(pa
 
 
 def test_every_part_of_the_agent_is_drawn_in_the_design_in_the_order_of_imports():
-    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "dev" / "design.md").read_text(encoding="utf-8")
     drawing = text.partition("### Inside the agent\n")[2].partition("\n\n    ")[2].partition("\n\n")[0]
     columns = [re.split(r"\s{2,}", line.strip())[0] for line in drawing.splitlines()]
     drawn = [part.removesuffix("/") for column in columns for part in column.split(", ")]
@@ -313,7 +313,7 @@ def test_only_the_shell_starts_processes_on_the_submitting_side(path: Path):
 
 MOST_LINES, MOST_MODULES = 74_900, 287
 """Of `src`. Every reader, every start of an agent and every run of the tests pays for them: these only fall."""
-MOST_LINES_OF_TESTS = 68_350
+MOST_LINES_OF_TESTS = 69_000
 MOST_IN_A_FOLDER = 15
 LARGER_FOLDERS = {"cli": 29, "schema": 22, "base": 16}
 """`cli` has a module for each command. The others are to fall to `MOST_IN_A_FOLDER`."""

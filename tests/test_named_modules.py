@@ -1,4 +1,4 @@
-"""Docstrings and docs/design.md name modules of Serried that exist."""
+"""Docstrings and docs/dev/design.md name modules of Serried that exist."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def is_there(name: str) -> bool:
     return re.search(rf"\b{last}\b", module.read_text(encoding="utf-8")) is not None
 
 
-@holds_for([*MODULES, ROOT / "docs" / "design.md"])
+@holds_for([*MODULES, ROOT / "docs" / "dev" / "design.md"])
 def test_the_modules_named_in_docstrings_and_in_the_design_exist(path):
     assert [name for name in named_in(path) if not is_there(name)] == []
 

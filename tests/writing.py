@@ -1,4 +1,4 @@
-"""The texts that users read, and the patterns that docs/writing.md bans from them."""
+"""The texts that users read, and the patterns that docs/dev/writing.md bans from them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BANNED = {
     "verb": r"\bverbs?\b",
     "What …, who …, whether …": r"(?:^[-*|>\s]*|[.;:|] )(What|Who|Whether)\b(?![^.]*\?)",
 }
-"""What docs/writing.md calls each, and the expression that finds it."""
+"""What docs/dev/writing.md calls each, and the expression that finds it."""
 
 
 class Text(NamedTuple):

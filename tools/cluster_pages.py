@@ -1,4 +1,4 @@
-"""Write the page of each shipped profile: `python tools/cluster_pages.py docs/clusters`."""
+"""Write the page of each shipped profile: `python tools/cluster_pages.py docs/clusters/known`."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def page(name: str) -> str:
     profile = Profile(name)
     parts = [
         [f"# {profile.title}", ""],
-        [f"`make docs` generates this page from the [profile](../../src/serried/schedulers/clusters/{name}.toml)."],
+        [f"`make docs` generates this page from the [profile](../../../src/serried/schedulers/clusters/{name}.toml)."],
         [f"`serried clusters show {name}` prints the source of each value."],
         ["[Clusters](../clusters.md) explains profiles.", ""],
         *([f"## {heading}", "", text, ""] for heading, section in SECTIONS if (text := _text(section(profile)))),
     ]
-    return "\n".join([*(line for part in parts for line in part), "[All pages](../index.md)", ""])
+    return "\n".join([*(line for part in parts for line in part), "[All pages](../../index.md)", ""])
 
 
 def _text(lines: Iterator[str]) -> str:
@@ -133,7 +133,7 @@ def _modules(profile: Profile) -> Iterator[str]:
         yield ""
     else:
         yield "`module avail` lists the modules. Name those that a job should load in `modules` of"
-        yield "[`[experiments.NAME.environment]`](../environments.md)."
+        yield "[`[experiments.NAME.environment]`](../../guides/environments.md)."
     where = {"job": "in a job", "gpu-job": "in a job with a GPU"}.get(profile.get("build") or "here")
     if where:
         yield f"Serried builds environments {where}."
@@ -155,7 +155,9 @@ def _scratch(profile: Profile) -> Iterator[str]:
         stays = profile.get("local_disk_stays")
         yield ""
         yield f"Each node has a disk of its own, `{disk}`" + (
-            ". The site does not clean it; Serried [deletes the files of its jobs](../clean-up.md)." if stays else "."
+            ". The site does not clean it; Serried [deletes the files of its jobs](../../guides/clean-up.md)."
+            if stays
+            else "."
         )
 
 
@@ -219,7 +221,8 @@ def _continue(profile: Profile) -> Iterator[str]:
     first = forms[0] if forms else "requeue"
     yield "    serried submit train --chain 4         four jobs, each from the checkpoint of the one before"
     yield ""
-    yield f"Here {FORMS[first]} (`{first}`). See [chains](../chains.md) and [continuing](../continuing.md)."
+    yield f"Here {FORMS[first]} (`{first}`)."
+    yield "See [chains](../../guides/chains.md) and [continuing](../../guides/continuing.md)."
 
 
 def _notes(profile: Profile) -> Iterator[str]:
@@ -249,14 +252,14 @@ def _quoted(text: str) -> str:
 
 
 def listed() -> list[str]:
-    """The rows of the table of profiles in `docs/clusters.md`."""
-    return [f"| `{name}` | {Profile(name).title} | [{name}](clusters/{name}.md) |" for name in names()]
+    """The rows of the table of profiles in `docs/clusters/clusters.md`."""
+    return [f"| `{name}` | {Profile(name).title} | [{name}](known/{name}.md) |" for name in names()]
 
 
 def update(overview: str) -> str:
     """That page with its rows made again."""
     lines = overview.split("\n")
-    kept = [line for line in lines if not (line.startswith("| `") and "](clusters/" in line)]
+    kept = [line for line in lines if not (line.startswith("| `") and "](known/" in line)]
     at = next(at for at, line in enumerate(kept) if line.startswith(f"| `{clusters.LOCAL}` |"))
     return "\n".join([*kept[:at], *listed(), *kept[at:]])
 
@@ -266,5 +269,5 @@ if __name__ == "__main__":
     folder.mkdir(exist_ok=True)
     for name in names():
         (folder / f"{name}.md").write_text(page(name), encoding="utf-8")
-    overview = folder.with_suffix(".md")
+    overview = folder.parent / "clusters.md"
     overview.write_text(update(overview.read_text(encoding="utf-8")), encoding="utf-8")

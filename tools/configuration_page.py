@@ -1,4 +1,4 @@
-"""Write the tables of docs/configuration.md: `python tools/configuration_page.py docs/configuration.md`.
+"""Write the tables of a page: `python tools/configuration_page.py docs/reference/configuration.md`.
 
 The text above the marker is written by hand and stays.
 """
@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+import page_links
 from serried.config import definitions
 from serried.schema import plan
 from serried.schema.plan import Key
@@ -129,7 +130,7 @@ def update(page: str) -> str:
     written, marker, _ = page.partition(MARKER)
     if not marker:
         raise ValueError(f"the page has no line {MARKER}")
-    return f"{written}{MARKER}\n\n{render()}"
+    return f"{written}{MARKER}\n\n{page_links.resolved(render(), 'reference')}"
 
 
 if __name__ == "__main__":

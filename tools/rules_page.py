@@ -1,4 +1,4 @@
-"""Write the rules of `serried report` into their page: `python tools/rules_page.py docs/rules.md`.
+"""Write the rules of `serried report` into their page: `python tools/rules_page.py docs/reference/rules.md`.
 
 The text above the marker is written by hand and stays. Below are the pages that `serried rule ID` prints.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import page_links
 from serried.records import rules
 
 MARKER = "<!-- `make docs` writes the rest of this page from the rules. -->"
@@ -25,7 +26,7 @@ def update(page: str) -> str:
     written, marker, _ = page.partition(MARKER)
     if not marker:
         raise ValueError(f"the page has no line {MARKER}")
-    return f"{written}{MARKER}\n\n{render()}"
+    return f"{written}{MARKER}\n\n{page_links.resolved(render(), 'reference')}"
 
 
 if __name__ == "__main__":

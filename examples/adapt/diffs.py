@@ -1,6 +1,6 @@
 """Puts what changed between each `before.py` and `after.py` into the page that shows it.
 
-`python examples/adapt/diffs.py docs/adapt.md`
+`python examples/adapt/diffs.py docs/start/adapt.md`
 """
 
 from __future__ import annotations

@@ -10,15 +10,15 @@ from serried.cli import docs
 
 
 def test_a_page_is_printed_by_its_name_or_its_path(serried):
-    page = (ROOT / "docs" / "chains.md").read_text(encoding="utf-8")
-    for name in ("chains", "chains.md", "docs/chains.md"):
+    page = (ROOT / "docs" / "guides" / "chains.md").read_text(encoding="utf-8")
+    for name in ("chains", "chains.md", "docs/guides/chains.md"):
         done = serried("docs", name)
         assert (done.code, done.out, done.err) == (0, page, "")
 
 
 def test_pages_are_listed_and_a_mistyped_one_is_named(serried):
     lines = serried("docs").out.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == sorted(path.stem for path in (ROOT / "docs").glob("*.md"))
+    assert [line.split()[0] for line in lines[1:]] == sorted(docs.pages(HOUSE))
     done = serried("docs", "chians")
     assert (done.code, done.err) == (2, "error: no page is called `chians`\n\nhint: did you mean `chains`?\n")
 
@@ -34,8 +34,8 @@ def test_a_wheel_has_the_pages(tmp_path, folder):
 
 
 def test_messages_name_pages_that_exist_and_no_file_that_a_wheel_lacks():
-    pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    pages = set(docs.pages(HOUSE))
     for path in HOUSE.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert set(re.findall(r"serried docs ([a-z][\w-]+)", text)) <= pages, path
-        assert not re.search(r'^.*[^"]f?"[^"].*\bdocs/[\w-]+\.md', text, re.MULTILINE), path
+        assert not re.search(r'^.*[^"]f?"[^"].*\bdocs/[\w/-]+\.md', text, re.MULTILINE), path

@@ -20,7 +20,7 @@ from serried.schema import names
 from tables import for_each
 
 DOCS = Path(__file__).parents[2] / "docs"
-PHRASES = (DOCS / "phrasebook.md").read_text(encoding="utf-8")
+PHRASES = (DOCS / "start" / "phrasebook.md").read_text(encoding="utf-8")
 
 
 def said(page: str) -> list[str]:
@@ -83,7 +83,7 @@ def test_no_page_shows_a_verb_or_a_flag_that_is_not_there():
     assert {one.split()[1] for one in groups} - {"--help"} <= set(VERBS)
 
 
-MOVING = (DOCS / "moving.md").read_text(encoding="utf-8")
+MOVING = (DOCS / "start" / "moving.md").read_text(encoding="utf-8")
 NOT_HERE = re.compile("GPUs were requested, and this machine has|is not installed|`ch-run` cannot run|no container")
 """What a machine of the tests may lack, and another has."""
 

@@ -63,7 +63,7 @@ def a_sweep(make):
 @pytest.mark.usefixtures("a_sweep")
 def test_the_table_is_that_of_the_page(serried):
     done = serried("sweep", "show", "k3f9q2")
-    page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "sweeps.md").read_text(encoding="utf-8")
     shown = page.partition("$ serried sweep show k3f9q2\n")[2].partition("\n    $ ")[0]
     lines = [line.removeprefix("    ") for line in shown.splitlines()]
     assert done.err.splitlines()[0] == lines[0]

@@ -16,17 +16,19 @@ from serried.submission.plan import allocate
 from tables import for_each
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "clusters.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "clusters" / "clusters.md").read_text(encoding="utf-8")
 
 
 def test_there_is_a_page_for_each_profile_and_no_other():
-    assert sorted(path.stem for path in (DOCS / "clusters").glob("*.md")) == sorted(cluster_pages.names())
+    assert sorted(path.stem for path in (DOCS / "clusters" / "known").glob("*.md")) == sorted(cluster_pages.names())
     assert cluster_pages.update(PAGE) == PAGE, "run `make docs`"
 
 
 @for_each("name", cluster_pages.names())
 def test_each_page_is_what_the_profile_says(name: str):
-    assert (DOCS / "clusters" / f"{name}.md").read_text(encoding="utf-8") == cluster_pages.page(name), "run `make docs`"
+    assert (DOCS / "clusters" / "known" / f"{name}.md").read_text(encoding="utf-8") == cluster_pages.page(name), (
+        "run `make docs`"
+    )
 
 
 @pytest.mark.parametrize("name", cluster_pages.names())
@@ -35,7 +37,7 @@ def test_the_first_job_of_each_page_is_one_that_its_cluster_takes(
 ):
     monkeypatch.setenv("USER", "ada")
     monkeypatch.setenv("SCRATCH", "/scratch/ada")  # without it, a note on a root under the home would come
-    page = (DOCS / "clusters" / f"{name}.md").read_text(encoding="utf-8")
+    page = (DOCS / "clusters" / "known" / f"{name}.md").read_text(encoding="utf-8")
     text = next(block for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "# serried.toml" in block)
     found = resolve(folder, text, cluster=name)
     asked = allocate(found.experiment.resources, found.cluster)

@@ -13,7 +13,7 @@ from serried.cli import serried
 from serried.config import definitions
 from serried.schema import plan
 
-PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 
 
 def test_the_page_is_what_the_definitions_say():

@@ -1,4 +1,4 @@
-"""Commands of docs/first-day.md, docs/debugging.md and README.md, typed in turn, print what the pages show."""
+"""Commands of the pages first-day and debugging and of README, typed in turn, print what the pages show."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def write_files(page: str, project: Path) -> None:
 
 @pytest.mark.torch
 def test_the_first_day_goes_as_its_page_shows(typed, tmp_path: Path) -> None:
-    path = ROOT / "docs" / "first-day.md"
+    path = ROOT / "docs" / "start" / "first-day.md"
     page = path.read_text(encoding="utf-8")
     write_files(page, tmp_path / "digits")
     renewed = transcripts.renew(page, typed)
@@ -72,7 +72,7 @@ def test_the_first_day_goes_as_its_page_shows(typed, tmp_path: Path) -> None:
 
 
 def test_the_first_failure_is_reported_as_its_page_shows(typed, tmp_path: Path) -> None:
-    path = ROOT / "docs" / "debugging.md"
+    path = ROOT / "docs" / "guides" / "debugging.md"
     before, heading, rest = path.read_text(encoding="utf-8").partition("## A rank that fails\n")
     example, following, after = rest.partition("\n## ")
     write_files(example, tmp_path / "digits")

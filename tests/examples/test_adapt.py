@@ -73,6 +73,6 @@ def test_the_page_shows_the_scripts_as_they_are():
     spec = importlib.util.spec_from_file_location("diffs", ADAPT / "diffs.py")
     diffs = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(diffs)
-    page = (ROOT / "docs" / "adapt.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "start" / "adapt.md").read_text(encoding="utf-8")
     assert re.findall(r"<!-- diff: (\w+) -->", page) == list(SCRIPTS)
-    assert diffs.renewed(page) == page, "python examples/adapt/diffs.py docs/adapt.md"
+    assert diffs.renewed(page) == page, "python examples/adapt/diffs.py docs/start/adapt.md"

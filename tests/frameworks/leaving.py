@@ -1,6 +1,6 @@
 """`python train.py …` runs `program.py` beside it as it is, and leaves with its status as soon as it has ended.
 
-With gloo, a rank that leaves at Python's own pace may abort in a thread of gloo: docs/frameworks.md.
+With gloo, a rank that leaves at Python's own pace may abort in a thread of gloo: docs/library/frameworks.md.
 """
 
 import os

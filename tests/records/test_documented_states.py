@@ -1,4 +1,4 @@
-"""docs/states.md shows the table and the states that the code has."""
+"""docs/reference/states.md shows the table and the states that the code has."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ WORDS = {Say.EXIT: "exit.json", Say.SCHEDULER: "scheduler", Say.MISSING: "missin
 
 
 def test_each_row_of_the_table_is_on_the_page():
-    page = (DOCS / "states.md").read_text()
+    page = (DOCS / "reference" / "states.md").read_text()
     for state in {state for state, _ in TABLE}:
         assert f"| `{state}` | " + " | ".join(WORDS[TABLE[state, kind]] for kind in EndingKind) + " |\n" in page
 
 
 def test_each_state_is_on_the_page_and_whether_it_is_over():
-    page = (DOCS / "states.md").read_text()
+    page = (DOCS / "reference" / "states.md").read_text()
     rows = [f"| `{state}` | {'yes' if state in names.ENDED else 'no'} | " for state in State]
     assert [row for row in rows if row not in page] == []
     assert set(State) >= names.ENDED
 
 
 def test_the_order_of_an_arrays_states_is_on_the_page():
-    page = " ".join((DOCS / "states.md").read_text().split())
+    page = " ".join((DOCS / "reference" / "states.md").read_text().split())
     assert ", ".join(f"`{state}`" for state in _WORST_FIRST) in page

@@ -297,7 +297,7 @@ def test_each_rule_has_a_page():
 
 
 def test_the_page_has_what_the_command_prints():
-    text = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "rules.md").read_text(encoding="utf-8")
     assert text == rules_page.update(text), "run `make docs`"
     with pytest.raises(ValueError, match="the page has no line"):
         rules_page.update("mine")

@@ -14,7 +14,7 @@ from serried.schema import reasons
 from serried.schema.endings import Condition, conditions_of
 from serried.schema.reasons import Reason
 
-PAGE = (ROOT / "docs" / "reasons.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "reasons.md").read_text()
 
 EXCUSES = {
     "completed pruned profiled": "nothing went wrong",

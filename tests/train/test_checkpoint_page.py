@@ -1,4 +1,4 @@
-"""What docs/train-checkpoints.md shows works as it stands there."""
+"""What docs/library/train-checkpoints.md shows works as it stands there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from train_alone import Alone, load, save  # noqa: E402 - after the skip
 from serried.train.checkpoints import sharded, store  # noqa: E402 - after the skip
 from serried.train.checkpoints.checkpoints import Checkpoints  # noqa: E402 - after the skip
 
-PAGE = (Path(__file__).parents[2] / "docs" / "train-checkpoints.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "library" / "train-checkpoints.md").read_text(encoding="utf-8")
 
 
 def block(beginning):

@@ -2,8 +2,8 @@
 
 The sources are `serried.toml`, the profiles of site, user and cluster, the environment and the command line. The result
 is an `Experiment` with its `Cluster`, and the origin of each value. `definitions` declares each setting once, `values`
-reads each kind of value, and `layers` chooses the strongest source; docs/configuration.md has their order. The
-scheduler is asked only for partitions that no profile describes.
+reads each kind of value, and `layers` chooses the strongest source; docs/reference/configuration.md has their order.
+The scheduler is asked only for partitions that no profile describes.
 """
 
 from __future__ import annotations

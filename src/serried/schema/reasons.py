@@ -1,7 +1,7 @@
 """Reasons: the codes that code decides on. A sentence for people travels beside each, and no code reads it.
 
 They appear in journals, in exit.json (`cause`, and `code` of its `conditions`), in the output of `--json`, and in
-errors. docs/reasons.md lists them.
+errors. docs/reference/reasons.md lists them.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ FIRST_SECONDS = 60.0
 SHORTEST_SECONDS = 30.0
 LONGEST_SECONDS = 3600.0
 WRITING_SHARE = 0.1
-"""Slow-down of the training while the writer runs; see docs/train-checkpoints.md."""
+"""Slow-down of the training while the writer runs; see docs/library/train-checkpoints.md."""
 LOOK_SECONDS = 2.0
 """Ranks compare clocks at least this often: steps may become slower."""
 
