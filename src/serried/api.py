@@ -266,7 +266,7 @@ def runs() -> RunList:
 
 
 def find(run: str) -> Run:
-    """The run of an id, a unique prefix of an id, a name or `last`; `RUN/17` is task 17 of an array.
+    """The run of an id, a unique prefix of an id, a name, `last` or the scheduler's job id; `RUN/17` is task 17.
 
     Raises RunNotFoundError.
     """

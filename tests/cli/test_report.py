@@ -175,8 +175,8 @@ def test_the_job_of_a_run_means_the_run(serried, measured):
     link = {**run.record.first_submissions[0].to_json(), "token": "k3f9q2-2", "job": "124"}
     run.where.links.mkdir()
     run.where.link("k3f9q2-2").write_text(json.dumps(link), encoding="utf-8")
-    assert serried("report", "123").out == serried("report", "124_7.batch").out == PAGE
-    assert serried("report", "17[3].pbs").out.startswith("abcdef train COMPLETED\n")
+    assert serried("report", "123").out == serried("report", "124.batch").out == PAGE
+    assert serried("report", "17.pbs").out.startswith("abcdef train COMPLETED\n")
     done = serried("report", "4712")
     assert (done.code, done.err) == (2, "error: unknown run: `4712`\n\nhint: serried ps --all lists them\n")
 

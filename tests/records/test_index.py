@@ -4,10 +4,13 @@ import os
 
 import pytest
 
-from building import a_plan
+from building import RunOnDisk, a_plan, an_ending
 from serried.base.errors import RunNotFoundError
+from serried.base.files import write_json
 from serried.records import index
 from serried.records.record import Record, records_directory
+from serried.schema.endings import End
+from standing import OPENS
 
 
 def make(run, *, name="train", age=0, **plan):
@@ -15,6 +18,11 @@ def make(run, *, name="train", age=0, **plan):
     moment = 1_795_000_000 - age
     os.utime(record.directory.plan, (moment, moment))
     return record
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    return lambda *arguments, **options: RunOnDisk(tmp_path, *arguments, **options)
 
 
 def refusal(selector):
@@ -77,6 +85,51 @@ def test_a_misspelt_name_gets_a_suggestion():
 def test_no_runs_at_all_says_how_to_make_one():
     assert refusal("last") == ("you have no runs yet", "serried submit -- python train.py")
     assert refusal("gone") == ("unknown run: `gone`; you have no runs yet", "serried submit -- python train.py")
+
+
+@pytest.mark.parametrize("has_ended", [False, True], ids=["live", "ended"])
+def test_a_run_is_found_by_the_job_id_of_any_of_its_jobs(make_run, has_ended):
+    run = make_run(job="4711").link(2, "4718")
+    other = make_run("abcdef", job="47110")
+    array = make_run("bbcdef", scheduler="pbs", job="17[].pbs.example.org", indices=range(20)).link(2, "18", task=3)
+    if has_ended:
+        for made in (run, other, array):
+            made.record.write_end(End.of(an_ending(made.plan.run, "FAILED")))
+    words = ["4711", "4711.batch", "4718", "47110", "17", "17[]", "17[].pbs", "17[7]", "17[7].pbs.example.org", "17/7"]
+    assert {word: str(index.find(word)) for word in [*words, "17_7", "18"]} == {
+        **dict.fromkeys(["4711", "4711.batch", "4718"], "k3f9q2"),
+        "47110": "abcdef",
+        **dict.fromkeys(["17", "17[]", "17[].pbs"], "bbcdef"),
+        **dict.fromkeys(["17[7]", "17[7].pbs.example.org", "17/7", "17_7"], "bbcdef/7"),
+        "18": "bbcdef/3",
+    }
+    for word in ("471", "17[].other", "4711x", "4711_", "_7"):
+        assert refusal(word)[0] == f"unknown run: `{word}`"
+    assert refusal("17_20") == ("run `bbcdef` has no task 20", "its tasks are 0 to 19")
+
+
+def test_a_task_is_found_by_its_job_in_an_array_of_several_jobs(make_run):
+    run = make_run(job="11,12", indices=range(2000))
+    array = run.plan.array._replace(offsets=(0, 1000))
+    write_json(run.record.directory.plan, run.plan._replace(array=array).to_json())
+    assert [str(index.find(word)) for word in ("11_7", "12_7", "12")] == ["k3f9q2/7", "k3f9q2/1007", "k3f9q2"]
+
+
+def test_a_job_id_that_two_runs_had_is_refused_and_a_name_wins(make_run):
+    make_run(job="4711", name="old")
+    make_run("abcdef", job="4711", name="new")
+    assert refusal("4711") == ("2 runs have had a job `4711`", "k3f9q2 (old), abcdef (new)")
+    make("bbcdef", name="4711")
+    assert index.find("4711").record.id == "bbcdef"
+
+
+def test_names_and_ids_are_found_without_reading_submissions(make_run):
+    make_run(job="4711", name="digits")
+    opens = OPENS(records_directory().parent)
+    for word in ("k3f9q2", "k3", "digits", "last"):
+        index.find(word)
+    opens.folder = None
+    assert [path for path in opens.opened if "submissions" in os.fspath(path)] == []
 
 
 def test_hostile_selectors_are_only_not_found():

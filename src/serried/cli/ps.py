@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import sys
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import click
 
 from serried.base import shell
-from serried.base.errors import MissingProgramError, SerriedError, UsageError, install_hint
+from serried.base.errors import MissingProgramError, RunNotFoundError, SerriedError, UsageError, install_hint
 from serried.base.text import duration, local_time
 from serried.cli import run_view
 from serried.records import index
@@ -198,7 +199,7 @@ def command(
 ) -> None:
     r"""List runs: the running ones first, then the last ones that ended.
 
-    WORD is the beginning of an id, a name or an experiment.
+    WORD is the beginning of an id, a name or an experiment, or the scheduler's job id.
 
     \b
     serried ps
@@ -225,6 +226,9 @@ def command(
         _watch(listing, seconds)
         return
     shown, known = listing.find()
+    if not shown and any(word[0].isdigit() for word in words if word):
+        listing = dataclasses.replace(listing, words=tuple(map(_of_job, words)))
+        shown, known = listing.find()
     if as_json:
         console.out_json(runs=[status.to_json() for status in shown])
     elif shown:
@@ -239,6 +243,14 @@ def command(
         console.next_steps([("serried submit -- python train.py", "submit a run")])
     run_view.warn_if_stale(shown)
     run_view.insist(shown)
+
+
+def _of_job(word: str) -> str:
+    """The id of the run that has had this job, if there is one."""
+    try:
+        return index.find(word).record.id
+    except RunNotFoundError:
+        return word
 
 
 def _interval(text: str, words: tuple[str, ...]) -> tuple[float, tuple[str, ...]]:

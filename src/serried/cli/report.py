@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from serried.base.errors import RunNotFoundError, SerriedError
+from serried.base.errors import SerriedError
 from serried.cli import run_view
-from serried.records import index, rules, samples
+from serried.records import rules, samples
 from serried.records.index import LAST, Selection
-from serried.records.record import RecordUnreadable
 from serried.records.status import RunStatus, statuses_of, task_of
 from serried.records.usage import spreads, usage_of, whole_usage
 from serried.schema import names
@@ -25,8 +22,6 @@ if TYPE_CHECKING:
     from serried.records.usage import Usage
 
 _MOST_TASKS = 50
-_JOB = re.compile(r"(\d+)(?:_\d+|\[\d*\])?(?:\.[\w.-]+)?")
-"""The id of a job or of a task as a scheduler writes it."""
 
 
 @click.command()
@@ -39,7 +34,7 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_jso
 
     One run is a page: the use of GPUs, CPUs, memory and time, the spread between ranks, and notes with the
     line to write in serried.toml. An array or a sweep is a table with notes about all tasks, and several runs
-    are a table. A job's id at the scheduler means its run.
+    are a table.
 
     \b
     serried report                       the newest run
@@ -50,7 +45,7 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_jso
     """
     for name in mute:
         rules.page_of(name)
-    named = [run for word in runs or (LAST,) for run in _with_sweep(_select(word))]
+    named = [run for word in runs or (LAST,) for run in _with_sweep(run_view.select(word))]
     chosen = list({str(run): run for run in named}.values())
     statuses = statuses_of(chosen)
     for status in statuses:
@@ -72,20 +67,6 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_jso
         console.out("\n".join(report_page.page(usage, notes)))
     run_view.warn_if_stale(statuses)
     run_view.insist(statuses)
-
-
-def _select(word: str) -> Selection:
-    """A run by its own name, or by the id of one of its jobs. Ids begin again: the newest run with this one."""
-    try:
-        return run_view.select(word)
-    except RunNotFoundError:
-        match = _JOB.fullmatch(word)
-        for record in sorted(index.records(), key=index.planned_at, reverse=True) if match else ():
-            with contextlib.suppress(RecordUnreadable):
-                jobs = [job for submission in record.all_submissions() for job in submission.jobs]
-                if match and match[1] in [job.partition(".")[0].rstrip("[]") for job in jobs]:
-                    return Selection(record)
-        raise
 
 
 def _with_sweep(selection: Selection) -> list[Selection]:

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from serried.records.status import RunStatus
     from serried.schema.outputs import Outputs
 
-HELP = "RUN is an id, a unique prefix of one, a name, or `last`; RUN/17 is task 17 of an array."
+HELP = (
+    "RUN is an id, a unique prefix of one, a name, `last`, or the scheduler's job id; RUN/17 (or 4711_17) is task 17"
+    " of an array."
+)
 
 
 def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001

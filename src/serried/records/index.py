@@ -12,6 +12,7 @@ import binascii
 import contextlib
 import json
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,15 +21,18 @@ from serried.base import NamedTuple
 from serried.base.errors import RunNotFoundError
 from serried.base.files import read_bytes, write_bytes
 from serried.base.text import seconds_of
-from serried.records.record import Record, RecordUnreadable, is_id, records_directory
+from serried.records.record import Record, RecordUnreadable, Submission, is_id, records_directory
 from serried.schema import names
 from serried.schema.layout import TaskDirectory
+from serried.schema.successor_commands import task_of
 
 LAST = names.LAST_RUN
 _SHOWN = 5
-_VERSION = 2
+_VERSION = 3
 _TICKS_NS = 2_000_000_000
 """A folder that changed less than this before the file was written may change again at the same time stamp."""
+_JOB = re.compile(r"(\d+)(?:_(\d+)|\[(\d*)\])?(?:\.([\w.-]+))?")
+"""A job's id as schedulers write it: `4711`, `4711_7`, `4711_7.batch`, `4711[7].server`."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ class EndedRun(NamedTuple):
     created: float
     ended: float | None
     """Seconds since the epoch."""
+    jobs: Sequence[str]
+    """The scheduler's ids of all its jobs."""
 
     @property
     def record(self) -> Record:
@@ -120,6 +126,11 @@ class EndedRuns:
         begin = b"[" + json.dumps(prefix).encode()[:-1]
         return _decoded([line for line in self.lines if line.startswith(begin)])
 
+    def with_job(self, number: str) -> list[EndedRun]:
+        """Those that may have a job with this number."""
+        text = f'"{number}'.encode()
+        return _decoded([line for line in self.lines if text in line])
+
 
 def _decoded(lines: Sequence[bytes]) -> list[EndedRun]:
     return [*map(EndedRun._make, json.loads(b"[" + b",".join(lines) + b"]"))]
@@ -161,9 +172,10 @@ def planned_at(record: Record) -> int:
 
 
 def find(selector: str) -> Selection:
-    """The run that an id, `last`, a name or a unique prefix of an id means; `RUN/17` is its task 17.
+    """The run that an id, `last`, a name, a unique prefix of an id or the scheduler's id of a job means.
 
-    A name of several runs means the newest of them, with a note.
+    `RUN/17` is its task 17, as `4711_17` is if the scheduler writes so. A name of several runs means the newest of
+    them, with a note. A job's id of several runs is refused: schedulers use ids again.
     """
     selection = _find_run(selector)
     if selection is not None:
@@ -206,7 +218,7 @@ def _find_run(selector: str) -> Selection | None:
         if newest is None or len(named) == 1:
             return newest
         return Selection(newest.record, note=f"{len(named)} runs are named `{selector}`; this is the newest")
-    return _by_prefix(selector, runs)
+    return _by_prefix(selector, runs) or _by_job(selector, runs)
 
 
 def _by_prefix(selector: str, runs: AllRuns) -> Selection | None:
@@ -214,10 +226,51 @@ def _by_prefix(selector: str, runs: AllRuns) -> Selection | None:
     records += [run.record for run in runs.ended.beginning_with(selector)]
     if len(records) > 1:
         records.sort(key=lambda record: record.id)
-        shown = ", ".join(f"{record.id} ({_name(record)})" for record in records[:_SHOWN])
-        more = f" and {len(records) - _SHOWN} more" if len(records) > _SHOWN else ""
-        raise RunNotFoundError(f"`{selector}` matches the ids of {len(records)} runs", hint=f"{shown}{more}")
+        raise RunNotFoundError(f"`{selector}` matches the ids of {len(records)} runs", hint=_listed(records))
     return Selection(records[0]) if records else None
+
+
+def _by_job(selector: str, runs: AllRuns) -> Selection | None:
+    """Reads the submissions of all open runs, so it comes last. Raises RunNotFoundError for the job of several runs."""
+    match = _JOB.fullmatch(selector)
+    if match is None:
+        return None
+    number, task, index, server = match.groups()
+    jobs: dict[str, tuple[Record, Submission, int]] = {}
+    for record in [*runs.open, *(run.record for run in runs.ended.with_job(number))]:
+        with contextlib.suppress(RecordUnreadable):
+            for submission in record.all_submissions():
+                for at, job in enumerate(submission.jobs):
+                    if _is_same_job(job, number, server or ""):
+                        jobs[record.id] = record, submission, at
+    if len(jobs) > 1:
+        records = sorted((record for record, _, _ in jobs.values()), key=planned_at, reverse=True)
+        raise RunNotFoundError(f"{len(records)} runs have had a job `{selector}`", hint=_listed(records))
+    return next((_of_job(*found, task or index) for found in jobs.values()), None)
+
+
+def _is_same_job(job: str, number: str, server: str) -> bool:
+    """Commands shorten the name of a PBS server. Behind a job of Slurm stands the name of a step."""
+    own = _JOB.fullmatch(job)
+    if own is None or own[1] != number:
+        return False
+    return not (server and own[4]) or server.startswith(own[4]) or own[4].startswith(server)
+
+
+def _of_job(record: Record, submission: Submission, at: int, index: str | None) -> Selection:
+    """The run of a job, or the task that the job, or one index of an array job, is for."""
+    task = task_of(submission.token)
+    if task is None and index:
+        if record.plan.draws:
+            return Selection(record, note=f"jobs of `{record.id}` run several trials each; this is the whole sweep")
+        is_in_parts = bool(record.offsets) and submission.number == 1
+        task = int(index) + (record.offsets[at] if is_in_parts else 0)
+    return Selection(record) if task is None else _task(Selection(record), task)
+
+
+def _listed(records: Sequence[Record]) -> str:
+    shown = ", ".join(f"{record.id} ({_name(record)})" for record in records[:_SHOWN])
+    return shown + (f" and {len(records) - _SHOWN} more" if len(records) > _SHOWN else "")
 
 
 def _newest(known: Iterable[tuple[int, str]]) -> Selection | None:
@@ -281,6 +334,7 @@ def _ended(record: Record) -> EndedRun | None:
             state=end.state,
             created=seconds_of(summary.created) or 0.0,
             ended=seconds_of(end.ended),
+            jobs=[job for submission in record.all_submissions() for job in submission.jobs],
         )
     except (RecordUnreadable, OSError):
         return None
