@@ -27,7 +27,7 @@ def exit_codes() -> set[int]:
 
 @for_each("code", sorted(exit_codes()))
 def test_every_exit_code_is_documented(code: int):
-    assert f"\n| {code} |" in (ROOT / "docs" / "reference" / "exit-codes.md").read_text(encoding="utf-8")
+    assert f"\n| {code} |" in (ROOT / "docs" / "reference" / "states.md").read_text(encoding="utf-8")
 
 
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]

@@ -66,14 +66,14 @@ TABLES: tuple[tuple[str, type, str], ...] = (
     (
         "[experiments.NAME.metric]",
         plan.ReportedMetric,
-        "Step and metrics of programs that do not log them: see [sampling](sampling.md#progress).",
+        "Step and metrics of programs that do not log them: see [efficiency](efficiency.md#progress).",
     ),
     (
         "[experiments.NAME.sampling]",
         plan.Sampling,
-        "Measurements while ranks run: see [sampling](sampling.md).",
+        "Measurements while ranks run: see [efficiency](efficiency.md).",
     ),
-    ("[experiments.NAME.report]", plan.ReportSettings, "Notes about the use of a run: see [report](report.md)."),
+    ("[experiments.NAME.report]", plan.ReportSettings, "Notes of `serried report`: see [efficiency](efficiency.md)."),
     (
         "[experiments.NAME.track]",
         plan.Track,

@@ -244,7 +244,7 @@ class Sampling(NamedTuple):
 
     every_seconds: Optional[int] = setting(
         "DURATION_OR_OFF",
-        "Interval between two measurements of CPUs, GPUs, memory and progress: see [sampling](sampling.md).",
+        "Interval between two measurements of CPUs, GPUs, memory and progress: see [efficiency](efficiency.md).",
         "5s",
         value=5,
     )
@@ -266,7 +266,7 @@ class ReportedMetric(NamedTuple):
     name: str = setting("TEXT", "Name of the metric.", "`metric`", value="metric")
     source: str = setting(
         "METRIC_SOURCE",
-        "Where the program reports its step and metrics: see [sampling](sampling.md#progress).",
+        "Where the program reports its step and metrics: see [efficiency](efficiency.md#progress).",
         "the file of `run.log`",
         name="from",
         value="",
