@@ -1,4 +1,4 @@
-"""The commands that the pages on frameworks show, and programs that are started by them."""
+"""The commands that the page on frameworks shows, and programs that are started by them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,36 @@ from serried.schema.layout import RunDirectory
 
 DOCS = Path(__file__).parents[1] / "docs"
 SCRIPTS = Path(__file__).parent / "frameworks"
-PAGES = ("lightning", "transformers", "accelerate", "nanogpt", "torchrun")
+PAGE = DOCS / "library" / "frameworks.md"
+SECTIONS = {
+    "lightning": "Lightning",
+    "transformers": "Hugging Face's Trainer",
+    "accelerate": "accelerate",
+    "nanogpt": "nanoGPT",
+    "torchrun": "torchrun",
+}
+"""Sections of the page with commands, by the names of frameworks in `checkpoints.OPTIONS`."""
 PATIENCE = 900
 """Seconds for four ranks to import a framework on a machine that does a hundred other things."""
 SETTINGS = ("environment.env.HF_HUB_OFFLINE=1", "environment.env.OMP_NUM_THREADS=1")
 
 
-def commands(page: str) -> list[str]:
-    """The lines of `frameworks-PAGE.md` that submit something, in turn; with no PAGE, those of the overview."""
-    text = (DOCS / "library" / (f"frameworks-{page}.md" if page else "frameworks.md")).read_text(encoding="utf-8")
-    return re.findall(r"(?m)^ *(serried (?:submit|run) .*)$", text)
+def sections() -> dict[str, str]:
+    """The page's sections, by their headings; the text before the first is that of no heading."""
+    first, *others = re.split(r"(?m)^## ", PAGE.read_text(encoding="utf-8"))
+    return {"": first, **{section.partition("\n")[0]: section for section in others}}
+
+
+def commands(framework: str) -> list[str]:
+    """The lines of a framework's section that submit something, in turn; with none, those of all other sections."""
+    shown = sections()
+    titles = [SECTIONS[framework]] if framework else [title for title in shown if title not in SECTIONS.values()]
+    return re.findall(r"(?m)^ *(serried (?:submit|run) .*)$", "".join(shown[title] for title in titles))
 
 
 def submit(
     place: Place,
-    page: str,
+    framework: str,
     number: int = 0,
     *,
     program: str | bytes,
@@ -37,11 +52,11 @@ def submit(
     options: Sequence[str] = (),
     arguments: str = "",
 ) -> str:
-    """As that command of the page says, with more options and arguments after its own.
+    """As that command of the section says, with more options and arguments after its own.
 
     `program` is a script of `tests/frameworks`, or what is in one. `leaves`: it leaves as it should, by itself.
     """
-    words = shlex.split(commands(page)[number])
+    words = shlex.split(commands(framework)[number])
     end = words.index("--")
     assert words[:2] == ["serried", "submit"]
     prepare(place, program, leaves=leaves)

@@ -222,7 +222,7 @@ def _continue(profile: Profile) -> Iterator[str]:
     yield "    serried submit train --chain 4         four jobs, each from the checkpoint of the one before"
     yield ""
     yield f"Here {FORMS[first]} (`{first}`)."
-    yield "See [chains](../../guides/chains.md) and [continuing](../../guides/continuing.md)."
+    yield "See [time limits](../../guides/time-limits.md)."
 
 
 def _notes(profile: Profile) -> Iterator[str]:

@@ -41,7 +41,7 @@ TABLES: tuple[tuple[str, type, str], ...] = (
         definitions.EnvironmentRequest,
         "The ranks' environment: see [environments](environments.md).",
     ),
-    ("[experiments.NAME.limit]", plan.Limit, "Limits and further attempts: see [continuing](continuing.md)."),
+    ("[experiments.NAME.limit]", plan.Limit, "Limits and further attempts: see [time limits](time-limits.md)."),
     (
         "[experiments.NAME.notify]",
         plan.Notify,

@@ -10,8 +10,8 @@ from serried.cli import docs
 
 
 def test_a_page_is_printed_by_its_name_or_its_path(serried):
-    page = (ROOT / "docs" / "guides" / "chains.md").read_text(encoding="utf-8")
-    for name in ("chains", "chains.md", "docs/guides/chains.md"):
+    page = (ROOT / "docs" / "guides" / "sweeps.md").read_text(encoding="utf-8")
+    for name in ("sweeps", "sweeps.md", "docs/guides/sweeps.md"):
         done = serried("docs", name)
         assert (done.code, done.out, done.err) == (0, page, "")
 
@@ -19,8 +19,8 @@ def test_a_page_is_printed_by_its_name_or_its_path(serried):
 def test_pages_are_listed_and_a_mistyped_one_is_named(serried):
     lines = serried("docs").out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == sorted(docs.pages(HOUSE))
-    done = serried("docs", "chians")
-    assert (done.code, done.err) == (2, "error: no page is called `chians`\n\nhint: did you mean `chains`?\n")
+    done = serried("docs", "sweesp")
+    assert (done.code, done.err) == (2, "error: no page is called `sweesp`\n\nhint: did you mean `sweeps`?\n")
 
 
 @pytest.mark.parametrize("folder", ["lib/python3.11/site-packages/serried", "serried"])

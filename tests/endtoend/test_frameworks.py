@@ -197,13 +197,12 @@ def test_a_rank_may_be_a_torchrun_that_starts_the_others(slurm):
 
 
 def test_every_command_of_the_pages_is_run_by_a_test():
-    shown = {(page, number) for page in documented.PAGES for number, _ in enumerate(documented.commands(page))}
+    shown = {(name, number) for name in documented.SECTIONS for number, _ in enumerate(documented.commands(name))}
     trees = [ast.parse(path.read_text()) for path in Path(__file__).parent.glob("test_frameworks*.py")]
     tests = {test.name: test for tree in trees for test in ast.walk(tree) if isinstance(test, ast.FunctionDef)}
     assert [command for command in shown if not _submits(tests.get(RUN_BY.get(command, "")), *command)] == []
-    pages = [f"frameworks-{page}.md" for page in documented.PAGES]
-    assert sorted(path.name for path in documented.DOCS.glob("frameworks-*.md")) == sorted(pages)
-    known = [command for page in documented.PAGES for command in documented.commands(page)]
+    assert set(RUN_BY) == shown
+    known = [command for name in documented.SECTIONS for command in documented.commands(name)]
     assert [command for command in documented.commands("") if command not in known] == []
 
 
@@ -218,11 +217,11 @@ def _submits(test: ast.FunctionDef | None, page: str, number: int) -> bool:
 
 
 def test_what_the_pages_show_is_in_the_scripts():
-    pages = "".join(page.read_text() for page in documented.DOCS.glob("frameworks*.md"))
+    page = "".join(text for title, text in documented.sections().items() if title != "Which one")
     scripts = ("accelerate_in_a_session.py", "transformers_in_a_session.py", "lightning_defaults.py")
     code = "".join((documented.SCRIPTS / name).read_text() for name in scripts)
     code += templates.files("lightning")["train.py"].decode() + (ROOT / "examples/plain/train.py").read_text()
-    shown = [line for block in re.findall(r"```python\n(.*?)```", pages, re.DOTALL) for line in block.splitlines()]
+    shown = [line for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
     known = {line.strip() for line in (*code.replace("cpu=True", "").splitlines(), "...")}
     assert [line for line in shown if line.strip() not in known] == []
 

@@ -108,25 +108,25 @@ TRAINER = "--output_dir {checkpoints} {resume:--resume_from_checkpoint=}"
 @pytest.mark.parametrize(
     ("code", "command", "overrides", "advice"),
     [
-        ("print(1)", "", LIMITED, "serried docs continuing"),
-        ("print(1)", "{resume:--ckpt_path=}", LIMITED, "serried docs continuing"),
+        ("print(1)", "", LIMITED, "serried docs time-limits"),
+        ("print(1)", "{resume:--ckpt_path=}", LIMITED, "serried docs time-limits"),
         (
             "import lightning.pytorch as pl",
             "--epochs 3",
             LIMITED,
-            "add `--default_root_dir {checkpoints} {resume:--ckpt_path=}`; serried docs frameworks-lightning",
+            "add `--default_root_dir {checkpoints} {resume:--ckpt_path=}`; serried docs frameworks",
         ),
         (
             "from transformers import (\n  Trainer,\n)",
             "--output_dir out",
             LIMITED,
-            f"add `{TRAINER}`; serried docs frameworks-transformers",
+            f"add `{TRAINER}`; serried docs frameworks",
         ),
         (
             "init_from = 'scratch'  # or 'resume'",
             "",
             LIMITED,
-            "add `--out_dir={checkpoints} '{resume?--init_from=resume}'`; serried docs frameworks-nanogpt",
+            "add `--out_dir={checkpoints} '{resume?--init_from=resume}'`; serried docs frameworks",
         ),
         ("print(1)", "", {"limit.restarts": 0, "resources.time": "1h"}, None),
         ("print(1)", "", {"limit.restarts": 3}, None),  # on this machine there is then no limit

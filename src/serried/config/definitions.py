@@ -192,7 +192,7 @@ class Experiment(NamedTuple):
     )
     after: tuple[str, ...] = setting(
         values.TEXTS,
-        "Experiments that this one depends on: `prepare`, or `prepare:any`. See [chains](chains.md#after-other-runs).",
+        "Experiments to wait for: `prepare`, or `prepare:any`. See [time limits](time-limits.md#after-other-runs).",
         value=(),
     )
     cluster: str | None = setting(values.TEXT, "Cluster for `serried submit`.", default="the cluster recognised")

@@ -236,7 +236,7 @@ class StrayCheckpoint(NamedTuple):
             "checkpoint": f"`{self.shown}`",
             "checkpoint_path": shlex.quote(str(self.path)),
             "options": f"`{options}`" if options else "`{checkpoints}`, and `{resume:--OPTION=}`",
-            "page": f"frameworks-{self.framework}" if options else "resuming",
+            "page": "frameworks" if options else "resuming",
             "watch": self.pattern,
         }
 

@@ -599,7 +599,7 @@ exit: the program itself ended with an error
   - read the whole output: serried logs {run} --rank {rank}
   - try it here: {here}
 saved-unasked: exit status 85 means `saved, please continue`, but no stop was requested
-  - exit with 0 when the work is done, and with 85 only if `$SERRIED_STOP_FILE` exists: serried docs ending
+  - exit with 0 when the work is done, and with 85 only if `$SERRIED_STOP_FILE` exists: serried docs time-limits
   - read the whole output: serried logs {run} --rank {rank}
 signal: a signal ended the rank, and Serried did not send it
   - read its output before that: serried logs {run} --rank {rank}
@@ -623,7 +623,7 @@ limit: it reached its time limit
   - request more: serried {command} --time {time} …
   - or let it continue: save at `limit.warn_before` before the end, exit with 85, and set `limit.restarts`
 limit-unsaved: it reached its time limit and did not continue, though `limit.restarts` allows it
-  - save within `limit.warn_before` before the end, and exit with 85: serried docs ending
+  - save within `limit.warn_before` before the end, and exit with 85: serried docs time-limits
   - resume from its newest checkpoint, if it has one: {rerun}
   - or request more: serried {command} --time {time} …
 checkpoint-elsewhere: its checkpoints are not in `{checkpoints}`, the only folder in which an attempt looks for them
@@ -810,7 +810,7 @@ head-silent:
 not-finite:
   - end it before it trains on for nothing: `serried stop {run}`; a checkpoint of an earlier step is intact
 limit-too-near:
-  - save a checkpoint before the limit and continue in a further attempt: serried docs continuing
+  - save a checkpoint before the limit and continue in a further attempt: serried docs time-limits
   - request more time the next time: `--time`
 waits-for-data:
   - use more workers in the data loader, or stage the data to the nodes' disks: serried docs data

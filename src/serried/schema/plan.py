@@ -169,12 +169,12 @@ class Limit(NamedTuple):
     """In a plan, with those that `total_time` needs."""
     total_time_seconds: Optional[int] = setting(
         "DURATION_OR_OFF",
-        "Time of the whole training: as many attempts as that takes, and `restarts` more. See [chains](chains.md).",
+        "Time of the whole training: as many attempts as that takes, and `restarts` more.",
         "off",
     )
     continue_by: str = setting(
         "FORM",
-        "Way to the next attempt: see [continuing](continuing.md).",
+        "Way to the next attempt: see [time limits](time-limits.md).",
         "the cluster's, else `requeue`",
         name="continue",
         value=names.REQUEUE,

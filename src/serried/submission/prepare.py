@@ -766,7 +766,7 @@ def _unused_restarts(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) 
             return
         framework = framework or checkpoints.framework_of_code(code)
     options = checkpoints.OPTIONS.get(framework or "")
-    page = f"frameworks-{framework}" if options else "continuing"
+    page = "frameworks" if options else "time-limits"
     advice = f"add `{options}`; serried docs {page}" if options else f"serried docs {page}"
     yield f"nothing in the command saves to `{{checkpoints}}`, so no attempt follows the time limit: {advice}"
 

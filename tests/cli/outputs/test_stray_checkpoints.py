@@ -40,7 +40,7 @@ def test_a_checkpoint_in_a_default_folder_of_lightning_is_named_with_the_options
         "  what to do\n"
         f"  - resume from `{newest}`: serried submit --resume {run.where.source / newest} …\n"
         "  - save where the next attempt looks: `--default_root_dir {checkpoints} {resume:--ckpt_path=}` in the"
-        " command; serried docs frameworks-lightning\n"
+        " command; serried docs frameworks\n"
         "  - or have them copied there: --set"
         " 'checkpoint.watch=[\"lightning_logs/version_*/checkpoints/epoch=*-step=*.ckpt\"]',"
         " with `{resume}` in the command\n"
