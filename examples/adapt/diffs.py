@@ -1,6 +1,6 @@
-"""Puts what changed between each `before.py` and `after.py` into the page that shows it.
+"""Puts what changed between each `before.py` and `after.py` into the pages that show it.
 
-`python examples/adapt/diffs.py docs/start/adapt.md`
+`python examples/adapt/diffs.py docs/start/adapt.md examples/adapt/README.md`
 """
 
 from __future__ import annotations
@@ -27,5 +27,5 @@ def renewed(page: str) -> str:
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(renewed(path.read_text()))
+    for path in map(Path, sys.argv[1:]):
+        path.write_text(renewed(path.read_text()))

@@ -1,4 +1,4 @@
-"""Docs/adapt.md: the scripts before and after, as ranks, and the page's diffs."""
+"""The adapted scripts before and after, as ranks, and the diffs on their pages."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def test_a_script_that_was_stopped_after_the_last_step_of_an_epoch_goes_on_too(
     assert re.findall(r"epoch \d: loss (nan|\d)", continued.output) == ["nan", "0", "0", "0", "0"]
 
 
-def test_the_page_shows_the_scripts_as_they_are():
+def test_the_pages_show_each_script_once_and_as_it_is():
     spec = importlib.util.spec_from_file_location("diffs", ADAPT / "diffs.py")
     diffs = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(diffs)
-    page = (ROOT / "docs" / "start" / "adapt.md").read_text(encoding="utf-8")
-    assert re.findall(r"<!-- diff: (\w+) -->", page) == list(SCRIPTS)
-    assert diffs.renewed(page) == page, "python examples/adapt/diffs.py docs/start/adapt.md"
+    pages = [path.read_text("utf-8") for path in (ROOT / "docs" / "start" / "adapt.md", ADAPT / "README.md")]
+    assert sorted(re.findall(r"<!-- diff: (\w+) -->", "".join(pages))) == sorted(SCRIPTS)
+    assert list(map(diffs.renewed, pages)) == pages, "make docs"
