@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from building import a_failure
+from command_line import here
 from house import ROOT
 from serried.base.errors import install_hint
 from serried.base.files import make_directory, write_json
@@ -389,6 +390,20 @@ def test_a_sweep_with_its_own_command_keeps_the_settings_of_its_experiment(  # n
     warns = "names no experiment" in done.out
     assert (plan["command"][1], plan["allocation"]["ranks"], plan["sweep"]["source"], warns) == found
     assert bool(plan["environment"]["env"]) == (found[1] == 2)
+
+
+@pytest.mark.parametrize(
+    ("flag", "command", "shown"),
+    [
+        ("--grid=lr=1,2", "python -V", "e.g. python -V --lr=1"),
+        ("--grid=lr=1,2", "python -V {config.lr} {seed}", "e.g. python -V 1 '{seed}'"),
+        ("--random=lr=uniform:0..1", "python -V", "e.g. python -V --lr=…"),
+    ],
+)
+def test_the_plan_of_a_sweep_shows_the_command_of_a_trial(flag, command, shown):
+    search = ["--count", "2", "--method", "bayes", "--metric", "loss:min"] if "random" in flag else []
+    done = here("sweep", flag, *search, "--cluster", "local", "--dry-run", "--", *command.split())
+    assert done.stderr.partition("\n")[0] == f"command      {shown}", done.stderr
 
 
 @pytest.mark.parametrize(

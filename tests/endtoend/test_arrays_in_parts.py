@@ -126,7 +126,7 @@ def test_jobs_that_were_released_though_nobody_heard_so_are_found_to_have_begun(
     assert run["state"] == "RUNNING"
     Path(slurm.environ["GO"], "go").touch()
     assert slurm.wait(run["id"])[1]["tasks"] == {"COMPLETED": "0-9"}
-    said = re.search(r"^files +(\d+) files and folders", submitted.stderr, re.MULTILINE)
+    said = re.search(r"^creates +(\d+) files and folders", submitted.stderr, re.MULTILINE)
     assert int(said[1]) == 1 + sum(1 for _ in Path(run["directory"]).rglob("*"))
 
 

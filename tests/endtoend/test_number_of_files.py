@@ -30,7 +30,7 @@ def test_a_run_leaves_as_many_files_as_the_plan_says(local, options):
     done = local.serried("submit", *SHORT, *options)
 
     assert done.returncode == 0, done.stderr
-    said = re.search(r"^files +(\d+) files and folders", done.stderr, re.MULTILINE)
+    said = re.search(r"^creates +(\d+) files and folders", done.stderr, re.MULTILINE)
     run = done.stdout.strip()
     assert local.wait(run)[1]["state"] == "COMPLETED"
     directory = local.directory(run)
@@ -69,7 +69,7 @@ def test_a_run_on_two_nodes_leaves_as_many_files_as_the_plan_says(slurm):
     done = slurm.serried("submit", *SHORT, "--nodes", "2", "--ranks", "2", "--launch", "srun", "--", "true")
 
     assert done.returncode == 0, done.stderr
-    said = re.search(r"^files +(\d+) files and folders", done.stderr, re.MULTILINE)
+    said = re.search(r"^creates +(\d+) files and folders", done.stderr, re.MULTILINE)
     run = done.stdout.strip()
     assert slurm.wait(run)[1]["state"] == "COMPLETED"
     assert int(said[1]) == 1 + sum(1 for _ in slurm.directory(run).rglob("*"))

@@ -78,7 +78,7 @@ def test_the_ranks_of_a_node_share_a_log_except_rank_0(place):
     firsts = {f"metrics-{ranks[0]}.jsonl" for ranks in nodes}
     metrics = list(directory.rglob("metrics-*.jsonl"))
     assert {path.name for path in metrics} == firsts
-    announced = re.search(r"^files +(\d+) files and folders", plan, re.MULTILINE)
+    announced = re.search(r"^creates +(\d+) files and folders", plan, re.MULTILINE)
     assert int(announced[1]) == 1 + len([*directory.rglob("*")]) - len(metrics)
 
     share = "1-3" if len(nodes) == 1 else "2-3"

@@ -111,7 +111,7 @@ def test_a_dry_run_touches_nothing_and_shows_no_value(tmp_path, monkeypatch, sta
     monkeypatch.setenv("TOKEN", "canary-dry")
     before = sorted(tmp_path.rglob("*"))
     for verb in ("run", "submit"):
-        for more in ((), ("--json",)):
+        for more in (("--script",), ("--json",)):
             done = here(
                 verb, "--cluster", "local", "--set", 'environment.secrets=["TOKEN"]', "--dry-run", *more, "--", "true"
             )
@@ -129,13 +129,29 @@ def test_a_dry_run_of_a_job_script_shows_its_directives_and_its_text(project):
     (project / "train.sbatch").write_text(SCRIPT)
     words = ["submit", "--cluster", "slurm", "--nodes", "2", "--dry-run", "train.sbatch"]
 
-    shown = here(*words)
+    shown = here(*words, "--script")
     assert "\ndirectives   --time=5 '--qos=a b', without --nodes=1\n" in shown.stderr
     assert " --time=5 '--qos=a b' --nodes=2 " in shown.stdout
     assert shown.stdout.endswith(f"/script, unmodified\n{SCRIPT}\n")
     document = json.loads(here(*words, "--json").stdout)
     assert document["user_script"] == SCRIPT
     assert document["plan"]["script"]["replaced"] == ["--nodes=1"]
+
+
+def test_a_dry_run_fits_a_screen_with_the_line_to_the_scheduler(project):
+    (project / "train.sbatch").write_text(SCRIPT)
+    for words in (["train.sbatch"], ["--nodes", "2", "--", "/bin/sh", "-c", "true"]):
+        shown = here("submit", "--cluster", "cedar", "--account", "def-x", "--dry-run", *words)
+        lines = (shown.stderr + shown.stdout).splitlines()
+        head, command = shown.stdout.splitlines()
+        assert head == "# the command (with --script: the job script, too)"
+        assert command.startswith("sbatch --parsable ")
+        assert sum(-(-len(line) // 80) for line in lines) <= 23
+    refused = here("submit", "--script", "train.sbatch")
+    assert refused.stderr == (
+        "error: `--script` is for `--dry-run`: it prints the job script, too\n\n"
+        "hint: a job script is an argument: serried submit FILE\n"
+    )
 
 
 def test_a_job_script_runs_in_place_unless_a_copy_is_requested(project):

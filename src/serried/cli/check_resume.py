@@ -32,7 +32,7 @@ _SHOWN = 8
     "--tolerance", type=click.FloatRange(0, 1), metavar="X", help="Largest relative difference; 0 compares bit by bit."
 )
 @click.option("--ignore", multiple=True, metavar="NAME", help="Ignore metrics whose names match, e.g. `grad_*`.")
-@click.option("--dry-run", is_flag=True, help="Print the plan and run nothing.")
+@options.dry_runs
 @run_view.as_json
 def command(*, cluster: str | None, dry_run: bool, as_json: bool, **values: Any) -> None:
     r"""Check that a training resumes exactly after a stop.

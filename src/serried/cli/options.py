@@ -136,8 +136,27 @@ common = together(
 )
 
 yes = click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings.")
-_dry_run = click.option("--dry-run", is_flag=True, help="Print the plan, job script and command; submit nothing.")
-sending = together(yes, _dry_run, run_view.as_json)
+
+
+def _show_script(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.params.get("dry_run"):
+        hint = f"a job script is an argument: {ctx.command_path} FILE" if ctx.info_name in ("submit", "run") else None
+        raise UsageError("`--script` is for `--dry-run`: it prints the job script, too", hint=hint)
+    ctx.meta[_SCRIPT] = value
+
+
+_SCRIPT = "serried.script"
+dry_runs = together(
+    click.option("--dry-run", is_flag=True, is_eager=True, help="Print the plan and the command; submit nothing."),
+    click.option(
+        "--script",
+        is_flag=True,
+        expose_value=False,
+        callback=_show_script,
+        help="With --dry-run, print the job script and the names of its variables, too.",
+    ),
+)
+sending = together(yes, dry_runs, run_view.as_json)
 """The arguments of `submit.send`."""
 
 _FLAGS: Sequence[tuple[str, str, Mapping[str, Any], str]] = (
@@ -177,7 +196,7 @@ flags = together(
     *(click.option(flag, metavar=metavar, help=text, **kind) for flag, metavar, kind, text in _FLAGS),
     click.option("--debug", is_flag=True, help="Turn on the logs of NCCL and torch.distributed."),
     click.option("--smoke", is_flag=True, help="A smoke test: train a few steps, save, load and exit."),
-    _dry_run,
+    dry_runs,
     run_view.as_json,
 )
 """The flags of `run` and `submit`, whose experiment or command stands before them."""
@@ -330,7 +349,7 @@ def show_plan(prepared: Prepared, *, several: bool = False) -> None:
     """Print the plan in a few lines, with its notes and warnings, on stderr."""
     if several:
         console.say(console.style(f"{printable(prepared.plan.experiment)}, run {prepared.plan.run}", "head"))
-    lines = plan_lines(prepared.plan, prepared.survey, prepared.revision)
+    lines = plan_lines(prepared.plan, prepared.survey, prepared.revision, next(iter(prepared.trials), None))
     for label, text in lines:
         console.say_behind(f"{pad(label, 11)}  ", text, "quiet")
     say_about(prepared.notes, prepared.warnings)
@@ -346,7 +365,10 @@ def say_about(notes: Iterable[str], warnings: Iterable[str]) -> None:
 
 
 def dry_run(*prepared: Prepared, as_json: bool) -> None:
-    """Print the plan, and exactly what the scheduler would receive. Of the environment only the names."""
+    """Print the plan, and the command that the scheduler would receive; with `--script`, all that it would receive.
+
+    Of the environment only the names are printed.
+    """
     if as_json and len(prepared) == 1:
         console.out_json(**_document(prepared[0]))
     elif as_json:
@@ -376,8 +398,12 @@ def _document(prepared: Prepared) -> dict[str, Any]:
 def _print(prepared: Prepared) -> None:
     names = sorted(prepared.environment)
     commands = [shlex.join(each.argv) for each in prepared.handovers]
-    head = "# the command" if len(commands) == 1 else f"# the {len(commands)} commands"
-    console.out("\n".join([head, *commands, ""]))
+    head = "the command" if len(commands) == 1 else f"the {len(commands)} commands"
+    if not click.get_current_context().meta.get(_SCRIPT):
+        more = [f"# … and {len(commands) - 1} more, for the other parts of the array"] if len(commands) > 1 else []
+        console.out("\n".join([f"# {head} (with --script: the job script, too)", commands[0], *more]))
+        return
+    console.out("\n".join([f"# {head}", *commands, ""]))
     console.out(f"# variables that the job inherits\n{' '.join(names)}\n")
     console.out(f"# {prepared.plan.directory}/job.sh\n{prepared.script}")
     if setup := script.render_setup(prepared.plan):

@@ -66,7 +66,7 @@ def _process(selection: Selection, rank: int | None) -> RankProcess:
 
 A_SHELL = ("bash",)
 """The command of the plan if the user gives none."""
-SHOWN = ("cluster", "each node", "ranks", "cost", "data", "requires")
+SHOWN = ("cluster", "each node", "ranks", "time", "cost", "data", "requires")
 """The lines of the plan that are printed before the wait."""
 
 
@@ -76,7 +76,7 @@ SHOWN = ("cluster", "each node", "ranks", "cost", "data", "requires")
 @options.common
 @click.option("--now", is_flag=True, help="Fail at once if the nodes are not free.")
 @click.option("--node", type=int, metavar="N", help="Node of the run, counted from 0.")
-@click.option("--dry-run", is_flag=True, help="Print the plan, job script and command; start nothing.")
+@options.dry_runs
 def command(*, what: str | None, now: bool, node: int | None, dry_run: bool, **values: Any) -> None:
     r"""Open a shell on a node with an experiment's environment, or on a node of a run.
 

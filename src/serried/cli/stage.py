@@ -49,7 +49,7 @@ DEFAULTS: Mapping[str, Any] = {
 @options.resources
 @options.common
 @click.option("--warm", is_flag=True, help="Stage the data now, where it may stay for the next job.")
-@click.option("--dry-run", is_flag=True, help="With --warm: print the plan, job script and command; submit nothing.")
+@options.dry_runs
 @run_view.as_json
 def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, **values: Any) -> None:
     r"""Show the data that an experiment stages to its nodes and the cost, or stage the data now.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from serried import schedulers
 from serried.base.text import compress, counted, duration, show_duration, spell
-from serried.schema import names
+from serried.schema import command_lines, names
 from serried.schema.checkpoints import IN_CHECKPOINTS
 from serried.schema.command_lines import spelled
 from serried.schema.plan import Array, Container, Data, Environment, Plan, Staged, Sync
@@ -24,14 +24,19 @@ FOLDERS_OF_A_RUN, FOLDERS_OF_A_TASK = 2, 3
 _LISTED = 4
 
 
-def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tuple[str, str]]:
-    """Labels and texts. A `*` follows a default. Without a survey of a snapshot, its files are not counted."""
+def plan_lines(
+    plan: Plan, survey: Survey | None, revision: Revision, trial: Mapping[str, Any] | None = None
+) -> list[tuple[str, str]]:
+    """Labels and texts. A `*` follows a default. Without a survey of a snapshot, its files are not counted.
+
+    `trial` has the parameters of a sweep's first trial, for an example of its command.
+    """
     data = plan.data or Data()
     kept = f"copied back every {show_duration(data.results_every_seconds)} and at the end"
     kept = kept if plan.site.local_disk else f"written to the run directory{_unless(plan)}"
     lines = [
         ("smoke", smoke_text(plan) if plan.smoke else ""),
-        ("command", command_text(plan)),
+        ("command", command_text(plan, trial)),
         ("directives", directives_text(plan)),
         ("beside", beside_text(plan)),
         ("array", "" if plan.sweep else _array(plan)),
@@ -44,8 +49,8 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
         ("each node", _node(plan)),
         ("ranks", "" if plan.script else _ranks(plan)),
         ("tasks", _tasks(plan) if plan.script else ""),
-        ("cost", _cost(plan)),
-        ("files", _files(plan, survey)),
+        ("time" if plan.allocation.time_seconds is None else "cost", _cost(plan)),
+        ("creates", _files(plan, survey)),
         ("code", _code(plan, survey, revision)),
         ("python", environment_text(plan.environment)),
         ("container", container_text(plan.container)),
@@ -61,9 +66,27 @@ def plan_lines(plan: Plan, survey: Survey | None, revision: Revision) -> list[tu
     return [(label, text) for label, text in lines if text]
 
 
-def command_text(plan: Plan) -> str:
-    """The command as the user would type it; of an array the first task's."""
-    return plan.command[0] if plan.shell and plan.command else shlex.join(plan.command)
+def command_text(plan: Plan, trial: Mapping[str, Any] | None = None) -> str:
+    """The command as the user would type it; of an array the first task's, of a sweep an example."""
+    words, is_example = plan.command, False
+    if plan.sweep and not plan.sweep.service:
+        own = {name: (trial or {}).get(name, "…") for name in plan.sweep.parameters}
+        placed = command_lines.placed(words, plan.sweep.parameters)
+        is_example = command_lines.takes_arguments(words) or any(trial or name not in plan.config for name in placed)
+        values = {f"config.{name}": spelled(own[name] if trial else plan.config.get(name, "…")) for name in placed}
+        words = tuple(
+            command_lines.fill(word, values)
+            for word in command_lines.with_arguments(
+                words, own, "parameters.json", is_shell=plan.shell, is_template=not plan.script
+            )
+        )
+    text = words[0] if plan.shell and words else " ".join(map(_quoted, words)) if is_example else shlex.join(words)
+    return f"e.g. {text}" if is_example else text
+
+
+def _quoted(word: str) -> str:
+    """`--lr=…` stands for a value that is not drawn yet, and needs no quotes."""
+    return word if word.endswith("…") and word[:-1] == shlex.quote(word[:-1]) else shlex.quote(word)
 
 
 def directives_text(plan: Plan) -> str:
@@ -213,7 +236,7 @@ def _cost(plan: Plan) -> str:
     tasks = len(plan.array.indices) if plan.array else 1
     limit, useful = allocation.time_seconds, plan.useful_seconds
     if limit is None or useful is None:
-        return "no time limit"
+        return "no limit"
     star = "*" if "resources.time" in plan.defaults else ""
     on_each, what = (allocation.gpus, "GPU") if allocation.gpus else (allocation.cpus, "CPU")
     if plan.has_all_cpus and not allocation.gpus:
