@@ -1,4 +1,7 @@
-"""Write the page of each shipped profile: `python tools/cluster_pages.py docs/clusters/known`."""
+"""Write the known clusters into their page: `python tools/cluster_pages.py docs/clusters/known-clusters.md`.
+
+The text above the marker is written by hand and stays.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import page_links
 from serried import schedulers
 from serried.config import layers
 from serried.config.definitions import Cluster, Gpu, Partition, keys
@@ -16,16 +20,13 @@ from serried.config.toml import Keys
 from serried.schedulers import clusters
 from serried.schedulers.interface import Traits
 
-FORMS = {
-    "requeue": "the job runs again",
-    "successor": "each job submits the next as it starts",
-    "prequeued": "all jobs are submitted at once, each waiting for the one before",
-}
+MARKER = "<!-- `make docs` writes the rest of this page from the profiles. -->"
 
 
 def names() -> list[str]:
-    """The clusters that have a page: this machine has none."""
-    return [name for name in clusters.shipped() if name != clusters.LOCAL]
+    """The clusters of the page, retired ones last: this machine is none of them."""
+    others = [name for name in clusters.shipped() if name != clusters.LOCAL]
+    return sorted(others, key=lambda name: Profile(name).is_retired)
 
 
 class Profile:
@@ -63,6 +64,10 @@ class Profile:
         return str(self.get("title") or f"Any other {self.scheduler.title}")
 
     @property
+    def is_retired(self) -> bool:
+        return "(retired" in self.title
+
+    @property
     def scheduler(self) -> Traits:
         return schedulers.traits(self.get("scheduler"))
 
@@ -70,175 +75,74 @@ class Profile:
         return self._settings.get(("clusters", self.name, *keys)) or self._settings.get(keys)
 
 
-def page(name: str) -> str:
-    profile = Profile(name)
-    parts = [
-        [f"# {profile.title}", ""],
-        [f"`make docs` generates this page from the [profile](../../../src/serried/schedulers/clusters/{name}.toml)."],
-        [f"`serried clusters show {name}` prints the source of each value."],
-        ["[Clusters](../clusters.md) explains profiles.", ""],
-        *([f"## {heading}", "", text, ""] for heading, section in SECTIONS if (text := _text(section(profile)))),
+def render() -> str:
+    """The generated part of the page."""
+    profiles = [Profile(name) for name in names()]
+    columns = ["title", "scheduler", "longest job", "GPUs per node"]
+    rows = [
+        [
+            f"[{it.name}](#{it.name})",
+            it.title,
+            it.scheduler.title,
+            it.text("max_time") if it.get("max_time") else "",
+            it.text("gpus_per_node") if it.get("gpus_per_node") else "",
+        ]
+        for it in profiles
     ]
-    return "\n".join([*(line for part in parts for line in part), "[All pages](../../index.md)", ""])
+    sections = [line for it in profiles for line in (f"## {it.name}", "", *_section(it), "")]
+    return "\n".join([*_table("cluster", columns, rows), "", *sections, "[All pages](index.md)", ""])
 
 
-def _text(lines: Iterator[str]) -> str:
-    return "\n".join(map(_wrapped, lines)).strip("\n")
+def update(page: str) -> str:
+    """`page` with its generated part renewed. Raises ValueError if the marker is missing."""
+    written, marker, _ = page.partition(MARKER)
+    if not marker:
+        raise ValueError(f"the page has no line {MARKER}")
+    return f"{written}{MARKER}\n\n{page_links.resolved(render(), 'clusters')}"
 
 
-def _wrapped(text: str) -> str:
-    if "\n" in text or text.startswith(("|", " ")):
-        return text
-    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+def _section(profile: Profile) -> Iterator[str]:
+    yield from (f"{profile.title}.", "")
+    if login := profile.get("login"):
+        yield from (f"    ssh {login}", "")
+    for text in _facts(profile):
+        yield textwrap.fill(f"- {text}", 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    for first, table, kind in (("partition", "partitions", Partition), ("type of GPU", "gpus", Gpu)):
+        columns, rows = profile.tables(table, kind)
+        if rows:
+            yield from ("", *_table(first, columns, rows))
 
 
-def _log_in(profile: Profile) -> Iterator[str]:
-    login = profile.get("login")
-    yield f"    ssh {login}" if login else "Log in as the site describes."
-    yield ""
-    if docs := profile.get("docs"):
-        yield f"Documentation: <{docs}>."
-    if contact := profile.get("contact"):
-        yield f"Help: {contact}."
-    matches = profile.match()
-    signs = [
-        f"`{name}` is `{pattern}`" if name else f"the host's name matches `{pattern}`" for name, pattern in matches
-    ]
-    if signs:
-        yield f"Serried recognises the cluster if {' and '.join(signs)}."
-        yield f"Elsewhere, use `--cluster {profile.name}`."
-    else:
-        commands = f"{profile.scheduler.title}'s commands"
-        yield f"Serried uses this profile if it recognises no other and {commands} are installed."
-
-
-def _install(profile: Profile) -> Iterator[str]:
-    yield "    python3 -m venv ~/venvs/serried && . ~/venvs/serried/bin/activate      # Python 3.11 or later"
-    yield "    pip install .                                                          # in a clone of Serried"
-    yield f"    serried clusters check {profile.name}"
-    yield ""
-    yield f"The last command compares the profile with {profile.scheduler.title}."
-
-
-def _modules(profile: Profile) -> Iterator[str]:
-    modules = profile.get("modules")
-    if modules:
-        listed = ", ".join(f"`{module}`" for module in modules)
-        yield f"Usual modules are {listed}. Name those that a job should load:"
-        yield ""
-        yield "```toml"
-        yield "[experiments.train.environment]"
-        yield f"modules = [{', '.join(_quoted(module) for module in modules)}]"
-        yield "```"
-        yield ""
-    else:
-        yield "`module avail` lists the modules. Name those that a job should load in `modules` of"
-        yield "[`[experiments.NAME.environment]`](../../guides/environments.md)."
-    where = {"job": "in a job", "gpu-job": "in a job with a GPU"}.get(profile.get("build") or "here")
-    if where:
-        yield f"Serried builds environments {where}."
-
-
-def _scratch(profile: Profile) -> Iterator[str]:
-    root = profile.get("root")
-    if root:
-        yield f"Runs go to `{root}`."
-    else:
-        yield "Runs go to `$SCRATCH/serried` if that is set, and else below your home, with a warning."
-        yield "To choose another folder:"
-        yield ""
-        yield "```toml"
-        yield f"[clusters.{profile.name}]       # in ~/.config/serried/config.toml"
-        yield 'root = "/scratch/me/serried"'
-        yield "```"
+def _facts(profile: Profile) -> Iterator[str]:
+    pages = [f"<{docs}>"] if (docs := profile.get("docs")) else []
+    if help_from := [*pages, *filter(None, [profile.get("contact")])]:
+        yield f"Help: {', '.join(help_from)}"
+    signs = [f"`{name}` is `{pattern}`" if name else f"the host is `{pattern}`" for name, pattern in profile.match()]
+    other = f"Used if {profile.scheduler.title} runs a cluster without a profile"
+    yield f"Signs: {' and '.join(signs)}" if signs else other
+    if profile.get("needs_account"):
+        yield f"Account: {' or '.join(f'`account = {_quoted(account)}`' for account in accounts(profile))}"
+    if modules := profile.get("modules"):
+        yield f"Modules: `modules = [{', '.join(map(_quoted, modules))}]`"
+    if root := profile.get("root"):
+        yield f"Runs: `{root}`"
     if disk := profile.get("local_disk"):
-        stays = profile.get("local_disk_stays")
-        yield ""
-        yield f"Each node has a disk of its own, `{disk}`" + (
-            ". The site does not clean it; Serried [deletes the files of its jobs](../../guides/clean-up.md)."
-            if stays
-            else "."
-        )
-
-
-def _limits(profile: Profile) -> Iterator[str]:
-    columns, rows = profile.tables("partitions", Partition)
-    if rows:
-        yield from _table("partition", columns, rows)
-        yield ""
-    facts = [
-        (f"No job is longer than {profile.text('max_time')}." if profile.get("max_time") else ""),
-        (f"A node has {profile.get('gpus_per_node')} GPUs." if profile.get("gpus_per_node") else ""),
-        (f"Types of GPU: {profile.text('gpu_types')}." if profile.get("gpu_types") else ""),
-    ]
-    yield from filter(None, facts)
-    limits = "other limits" if rows or any(facts) else "all limits"
-    yield f"Serried asks {profile.scheduler.survey} for {limits} when you submit."
-    columns, rows = profile.tables("gpus", Gpu)
-    if rows:
-        yield ""
-        yield "The default for each GPU:"
-        yield ""
-        yield from _table("type", columns, rows)
-    yield ""
-    yield "Serried refuses a request beyond a limit at once, and suggests another."
-
-
-def _first_job(profile: Profile) -> Iterator[str]:
-    yield "```toml"
-    yield from experiment(profile)
-    yield "```"
-    yield ""
-    yield "    serried submit train --dry-run     check first"
-    yield "    serried submit train"
-    yield "    serried logs last -f"
-    yield ""
-    if profile.get("needs_account"):
-        patterns = " or ".join(f"`{pattern}`" for pattern in profile.get("accounts") or ())
-        like = f" (it looks like {patterns})" if patterns else ""
-        yield f"Jobs must name an account{like}. Replace the one above by yours."
+        stays = ", which the site does not clean" if profile.get("local_disk_stays") else ""
+        yield f"Disk of a node: `{disk}`{stays}"
+    if types := profile.get("gpu_types"):
+        yield f"Types of GPU: {', '.join(types)}"
     if ignored := profile.get("ignores"):
-        listed = ", ".join(f"`{key}`" for key in ignored)
-        yield f"Ignored on this cluster, so that one file serves others too: {listed}."
+        yield f"Ignored: {', '.join(f'`{key}`' for key in ignored)}"
+    if place := {"job": "in a job", "gpu-job": "in a job with a GPU"}.get(profile.get("build") or ""):
+        yield f"Environments are built {place}"
+    if forms := profile.get("continues"):
+        yield f"Further attempts: `{forms[0]}`"
+    yield from (f"{note[:1].upper()}{note[1:]}" for note in profile.get("notes") or ())
 
 
-def experiment(profile: Profile) -> Iterator[str]:
-    """A first `serried.toml`."""
-    yield "# serried.toml"
-    yield "[experiments.train]"
-    yield 'command = "python train.py"'
-    yield ""
-    yield "[experiments.train.resources]"
-    yield f"gpus = {min(profile.get('gpus_per_node') or 1, 2)}"
-    yield 'time = "30m"'
-    if profile.get("needs_account"):
-        patterns = profile.get("accounts") or ("mine",)
-        yield f"account = {_quoted(patterns[0].replace('*', 'NAME'))}"
-
-
-def _continue(profile: Profile) -> Iterator[str]:
-    forms = profile.get("continues")
-    first = forms[0] if forms else "requeue"
-    yield "    serried submit train --chain 4         four jobs, each from the checkpoint of the one before"
-    yield ""
-    yield f"Here {FORMS[first]} (`{first}`)."
-    yield "See [time limits](../../guides/time-limits.md)."
-
-
-def _notes(profile: Profile) -> Iterator[str]:
-    yield from (f"- {note[:1].upper()}{note[1:]}." for note in profile.get("notes") or ())
-
-
-SECTIONS = (
-    ("Log in", _log_in),
-    ("Install", _install),
-    ("Modules and environments", _modules),
-    ("Scratch", _scratch),
-    ("Queues and limits", _limits),
-    ("A first job", _first_job),
-    ("Longer than the time limit", _continue),
-    ("Notes", _notes),
-)
+def accounts(profile: Profile) -> list[str]:
+    """Examples of accounts."""
+    return [pattern.replace("*", "NAME") for pattern in profile.get("accounts") or ("NAME",)]
 
 
 def _table(first: str, columns: list[str], rows: list[list[str]]) -> Iterator[str]:
@@ -251,23 +155,6 @@ def _quoted(text: str) -> str:
     return f'"{text}"'
 
 
-def listed() -> list[str]:
-    """The rows of the table of profiles in `docs/clusters/clusters.md`."""
-    return [f"| `{name}` | {Profile(name).title} | [{name}](known/{name}.md) |" for name in names()]
-
-
-def update(overview: str) -> str:
-    """That page with its rows made again."""
-    lines = overview.split("\n")
-    kept = [line for line in lines if not (line.startswith("| `") and "](known/" in line)]
-    at = next(at for at, line in enumerate(kept) if line.startswith(f"| `{clusters.LOCAL}` |"))
-    return "\n".join([*kept[:at], *listed(), *kept[at:]])
-
-
 if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    folder.mkdir(exist_ok=True)
-    for name in names():
-        (folder / f"{name}.md").write_text(page(name), encoding="utf-8")
-    overview = folder.parent / "clusters.md"
-    overview.write_text(update(overview.read_text(encoding="utf-8")), encoding="utf-8")
+    path = Path(sys.argv[1])
+    path.write_text(update(path.read_text(encoding="utf-8")), encoding="utf-8")

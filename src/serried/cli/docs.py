@@ -38,7 +38,7 @@ def pages(package: Path) -> dict[str, Path]:
     """The pages by name. `package` is the folder of an installation."""
     clone, *others = (package.parents[1] / "docs", *(above / INSTALLED for above in package.parents[:4]))
     folder = clone if (clone / "index.md").is_file() else next(filter(Path.is_dir, others), clone)
-    return dict(sorted((path.stem, path) for path in folder.rglob("*.md") if path.parent.name != "known"))
+    return dict(sorted((path.stem, path) for path in folder.rglob("*.md")))
 
 
 @click.command()

@@ -414,7 +414,7 @@ class Site(NamedTuple):
     """The folder for users' data that compute nodes see; empty without one."""
     launcher: str = setting(
         "TEXT",
-        "Starts the agents of a PBS job: `pbsdsh`, `pbs_tmrsh` or a line of bash. See [PBS](pbs.md#how-agents-start).",
+        "Starts the agents of a PBS job: `pbsdsh`, `pbs_tmrsh` or a line of bash. See [PBS](pbs.md#the-qsub-command).",
         "`pbsdsh` on `pbs`; `pbs_tmrsh` with `nodes`",
         value="",
     )
