@@ -1,4 +1,4 @@
-"""Commands of the pages first-day and debugging and of README, typed in turn, print what the pages show."""
+"""Commands of first-day, of two tutorials and of README, typed in turn, print what the pages show."""
 
 from __future__ import annotations
 
@@ -79,6 +79,15 @@ def test_the_first_failure_is_reported_as_its_page_shows(typed, tmp_path: Path) 
     renewed = transcripts.renew(example, typed)
     (tmp_path / path.name).write_text(f"{before}{heading}{renewed}{following}{after}", encoding="utf-8")
     assert example == renewed, f"cp {tmp_path / path.name} {path}"
+
+
+def test_data_goes_to_the_nodes_and_results_come_back_as_the_page_shows(typed, tmp_path: Path) -> None:
+    path = ROOT / "docs" / "tutorials" / "data-in-results-out.md"
+    page = path.read_text(encoding="utf-8")
+    write_files(page, tmp_path / "digits")
+    renewed = transcripts.renew(page, typed)
+    (tmp_path / path.name).write_text(renewed, encoding="utf-8")
+    assert page == renewed, f"cp {tmp_path / path.name} {path}"
 
 
 def test_a_failure_behind_a_pipe_is_reported_as_the_readme_shows(typed, tmp_path: Path) -> None:
