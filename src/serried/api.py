@@ -524,13 +524,14 @@ class RunList(list[Run]):
         return [found.to_json() for found in self._statuses()]
 
     def _repr_html_(self) -> str:
-        from serried.views.run_lines import note_of, total_seconds
+        from serried.views.run_lines import ended, note_of, total_seconds
 
         now = time.time()
-        rows = [("ID", "NAME", "STATE", "TIME", "NOTE")]
+        rows = [("ID", "NAME", "STATE", "TIME", "ENDED", "NOTE")]
         for found in self._statuses():
             name = found.summary.name if found.summary else "?"
-            rows.append((found.id, name, found.state, duration(total_seconds(found, now)), note_of(found, now).whole))
+            times = duration(total_seconds(found, now)), ended(found, now)
+            rows.append((found.id, name, found.state, *times, note_of(found, now).whole))
         cells = (f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
         return f"<table>{''.join(cells)}</table>"
 

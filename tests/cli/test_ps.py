@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from building import CREATED, a_live_node, live_of
+from building import CREATED, a_failure, a_live_node, live_of
 from serried.records import index, live
 from serried.schedulers.interface import Job
 from serried.schema.plan import Environment
@@ -31,13 +31,13 @@ def _screen(make, slurm):
 def test_everything_on_one_screen(serried):
     done = serried("ps")
     assert done.out == (
-        "ID      NAME      STATE      SIZE       CLUSTER  TIME    NOTE\n"
-        "aaaaaa  digits    RUNNING    2x2 cpu    fir      12m34s\n"
-        "eeeeee  lr-sweep  RUNNING    1x1 gpu    fir      1h00m   1/10 done, 3 running\n"
-        "bbbbbb  big       PENDING    8x4 gpu    fir      1h00m   Priority, starts in 5m00s\n"
-        "ffffff  odd       UNCERTAIN  2x2 cpu    fir      1h00m   serried why ffffff\n"
-        "cccccc  done      COMPLETED  2x2 cpu    fir      10m00s  49m ago\n"
-        "dddddd  broken    FAILED     2x1/4 gpu  fir      10m00s  rank 3 on n2 exited with status 1, 49m ago\n"
+        "ID      NAME      STATE      SIZE       CLUSTER  JOB  TIME    ENDED    NOTE\n"
+        "aaaaaa  digits    RUNNING    2x2 cpu    fir      1    12m34s\n"
+        "eeeeee  lr-sweep  RUNNING    1x1 gpu    fir      5    1h00m            1/10 done, 3 running\n"
+        "bbbbbb  big       PENDING    8x4 gpu    fir      2    1h00m            Priority, starts in 5m00s\n"
+        "ffffff  odd       UNCERTAIN  2x2 cpu    fir           1h00m            serried why ffffff\n"
+        "cccccc  done      COMPLETED  2x2 cpu    fir      123  10m00s  49m ago\n"
+        "dddddd  broken    FAILED     2x1/4 gpu  fir      123  10m00s  49m ago  rank 3 on n2 exited with status 1\n"
     )
     assert (done.code, done.err) == (0, "")
 
@@ -47,19 +47,66 @@ def test_a_terminal_of_80_columns_keeps_every_line_within_80(serried, terminal):
     terminal()
     lines = serried("ps").out.splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[-1] == "dddddd  broken    FAILED     2x1/4 gpu  10m00s  rank 3 on n2 exited wi…, 49m ago"
+    assert lines[0] == "ID      NAME      STATE      TIME    ENDED    NOTE"
+    assert lines[-1] == "dddddd  broken    FAILED     10m00s  49m ago  rank 3 on n2 exited with status 1"
+
+
+NAN = {"exit_code": 1, "tail": ["  raise ValueError(x)", "ValueError: loss is nan", ""]}
+
+
+@pytest.mark.parametrize(
+    ("failure", "changes", "note"),
+    [
+        (NAN, {"world_size": 1}, "exit 1: ValueError: loss is nan"),
+        (NAN, {}, "exit 1: ValueError: loss is nan, rank 3 on n2"),
+        ({"exit_code": 3, "tail": ["epoch 1", "epoch 2"]}, {"world_size": 1}, "exit 3 | epoch 2"),
+        ({"exit_code": None, "signal": 9}, {"world_size": 1, "cause": "signal"}, "signal 9 (SIGKILL)"),
+        (
+            {"error": "torch.OutOfMemoryError: no"},
+            {"cause": "out-of-memory"},
+            "out of memory: torch.OutOfMemoryError: no",
+        ),
+        (
+            {},
+            {"cause": "peer-lost", "message": "rank 3 on n2: it lost another rank"},
+            "rank 3 on n2: it lost another rank",
+        ),
+        ({"rank": None}, {"message": "the script exited with status 1"}, "the script exited with status 1"),
+    ],
+)
+def test_a_failure_begins_with_its_cause_and_names_a_rank_only_if_there_are_several(
+    serried, make, failure, changes, note
+):
+    make().ending("FAILED", first_failure=a_failure(**failure), **changes)
+    assert serried("ps").out.splitlines()[1].partition("49m ago  ")[2].startswith(note)
+
+
+def test_80_columns_show_a_cause_and_100_the_job(serried, make, terminal, monkeypatch):
+    run, job = make(name="digits", job="4711.pbs.example.org"), {"job": "4711.pbs.example.org"}
+    run.ending("FAILED", first_failure=a_failure(**NAN), world_size=1, **job)
+    terminal()
+    assert serried("ps").out.splitlines() == [
+        "ID      NAME    STATE   TIME    ENDED    NOTE",
+        "k3f9q2  digits  FAILED  10m00s  49m ago  exit 1: ValueError: loss is nan",
+    ]
+    monkeypatch.setenv("COLUMNS", "100")
+    assert serried("ps").out.splitlines() == [
+        "ID      NAME    STATE   SIZE     JOB   TIME    ENDED    NOTE",
+        "k3f9q2  digits  FAILED  2x2 cpu  4711  10m00s  49m ago  exit 1: ValueError: loss is nan",
+    ]
+    assert [line[:6] for line in serried("ps", "4711").out.splitlines()] == ["ID    ", "k3f9q2"]
 
 
 def test_long_names_give_way_before_the_note_and_the_reason_before_the_expected_start(serried, make, slurm, terminal):
     make("aaaaaa", name="a" * 300, job="1").ending("FAILED")
     terminal()
     assert serried("ps").out.splitlines() == [
-        "ID      NAME                 STATE   SIZE     TIME    NOTE",
-        "aaaaaa  aaaaaaaaaaaaaaaaaa…  FAILED  2x2 cpu  10m00s  rank 3 on n2 exi…, 49m ago",
+        "ID      NAME                 STATE   TIME    ENDED    NOTE",
+        "aaaaaa  aaaaaaaaaaaaaaaaaa…  FAILED  10m00s  49m ago  rank 3 on n2 exited with…",
     ]
     make("bbbbbb", name="a-name-of-twenty-four-xx", job="2")
     slurm.tell(Job("2", None, "PENDING", reason="ReqNodeNotAvail", starts=NOW + 3599))
-    expected = ["bbbbbb  a-name-of-twenty-f…  PENDING  2x2 cpu  1h00m  ReqNode…, starts in 59m59s"]
+    expected = ["bbbbbb  a-name-of-twenty-four-xx  PENDING  1h00m  ReqNodeNotA…, starts in 59m59s"]
     assert serried("ps", "bbbbbb").out.splitlines()[1:] == expected
 
 
@@ -67,14 +114,14 @@ def test_the_time_is_that_of_all_attempts(serried, make, slurm):
     make("bbbbbb", job="2").ending("REQUEUED", final=False, seconds=60.0).attempt(2, started=NOW - 20)
     make("cccccc", job="3").ending("REQUEUED", final=False, seconds=60.0).ending(number=2, seconds=30.5)
     slurm.tell(Job("2", None, "RUNNING"))
-    times = {line[:6]: line.split("fir")[1].split()[0] for line in serried("ps").out.splitlines()[1:]}
+    times = {line[:6]: line.split("fir")[1].split()[1] for line in serried("ps").out.splitlines()[1:]}
     assert (times["bbbbbb"], times["cccccc"]) == ("1m20s", "1m30s")
 
 
-def test_a_note_in_a_pipe_keeps_its_end_within_80_columns(serried, make):
+def test_a_note_in_a_pipe_has_at_most_80_columns(serried, make):
     make("aaaaaa").ending("FAILED", message="no `module load` " * 20)
-    note = serried("ps").out.splitlines()[1].partition("10m00s  ")[2]
-    assert (len(note), note[:20], note[-9:]) == (80, "no `module load` no ", ", 49m ago")
+    note = serried("ps").out.splitlines()[1].partition("49m ago  ")[2]
+    assert (len(note), note[:20], note[-2:]) == (79, "no `module load` no ", "e…")
 
 
 def test_colours_only_where_they_are_wanted(serried, make, monkeypatch):
@@ -145,9 +192,9 @@ def test_only_the_last_finished_ones_are_shown_unless_all_are_asked_for(serried,
     done = serried("ps")
     assert len(done.out.splitlines()) == 11
     assert done.out.splitlines()[1].startswith("nnnnnn")
-    assert done.err == "2 more: serried ps --all\n"
+    assert done.err == ""
     assert len(serried("ps", "-n", "3").out.splitlines()) == 4
-    assert len(serried("ps", "--all").out.splitlines()) == 13
+    assert len(serried("ps", "--all").out.splitlines()) == len(serried("ps", "-a").out.splitlines()) == 13
 
 
 def test_since_shows_all_of_a_time_and_nothing_older(serried, make):
@@ -204,7 +251,7 @@ def test_a_record_of_a_later_version_is_a_line_and_no_traceback(serried, make):
     done = serried("ps")
     assert done.code == 0
     assert done.out.splitlines()[1] == (
-        "aaaaaa  ?      UNKNOWN    ?        ?        -       "
+        "aaaaaa  ?      UNKNOWN    ?        ?             -                "
         "plan.json of run `aaaaaa` has schema 7; this Serried reads 1"
     )
 
@@ -225,7 +272,7 @@ def test_a_run_that_is_forgotten_while_it_looks_is_none(serried, make, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("env", "note"), [({}, "smoke test, 49m ago"), ({"SERRIED_REHEARSAL": "[2]"}, "rehearsal, 49m ago")]
+    ("env", "note"), [({}, "49m ago  smoke test"), ({"SERRIED_REHEARSAL": "[2]"}, "49m ago  rehearsal")]
 )
 def test_a_rehearsal_of_a_few_steps_is_no_smoke_test(serried, make, env, note):
     run = make().ending()
@@ -275,15 +322,18 @@ def _runs(running, make):
 @pytest.mark.usefixtures("_runs")
 def test_what_each_run_does_in_a_pipe(serried):
     assert serried("ps").out == (
-        "ID      NAME      STATE    SIZE     CLUSTER  TIME    NOTE\n"
-        "aaaaaa  digits    RUNNING  2x2 gpu  fir      12m34s  step 1200/5000 loss 0.312 3.1 it/s, 20m left\n"
-        "bbbbbb  hangs     RUNNING  2x2 cpu  fir      12m34s  step 1200/5000 loss 0.312, no step for 7m\n"
-        "cccccc  headless  RUNNING  2x2 cpu  fir      12m34s  step 1200/5000 loss 0.312, as of 12m ago\n"
-        "dddddd  slow      RUNNING  2x2 cpu  fir      12m34s  step 1200/5000 loss 0.312 3.1 it/s, limit in 9m\n"
-        "eeeeee  script    RUNNING  2x2 cpu  fir      12m34s  GPUs 94% busy, no output for 7m\n"
-        "ffffff  cpu       RUNNING  2x2 cpu  fir      12m34s  limit in 47m\n"
-        "gggggg  saves     RUNNING  2x2 cpu  fir      12m34s  step 5000/5000 loss 0.312 3.1 it/s, last step 7m ago\n"
-        "hhhhhh  broken    FAILED   2x2 cpu  fir      10m00s  rank 3 on n2 exited with status 1, 49m ago\n"
+        "ID      NAME      STATE    SIZE     CLUSTER  JOB  TIME    ENDED    NOTE\n"
+        "aaaaaa  digits    RUNNING  2x2 gpu  fir      1    12m34s           "
+        "step 1200/5000 loss 0.312 3.1 it/s, 20m left\n"
+        "bbbbbb  hangs     RUNNING  2x2 cpu  fir      2    12m34s           step 1200/5000 loss 0.312, no step for 7m\n"
+        "cccccc  headless  RUNNING  2x2 cpu  fir      3    12m34s           step 1200/5000 loss 0.312, as of 12m ago\n"
+        "dddddd  slow      RUNNING  2x2 cpu  fir      4    12m34s           "
+        "step 1200/5000 loss 0.312 3.1 it/s, limit in 9m\n"
+        "eeeeee  script    RUNNING  2x2 cpu  fir      5    12m34s           GPUs 94% busy, no output for 7m\n"
+        "ffffff  cpu       RUNNING  2x2 cpu  fir      6    12m34s           limit in 47m\n"
+        "gggggg  saves     RUNNING  2x2 cpu  fir      7    12m34s           "
+        "step 5000/5000 loss 0.312 3.1 it/s, last step 7m ago\n"
+        "hhhhhh  broken    FAILED   2x2 cpu  fir      123  10m00s  49m ago  rank 3 on n2 exited with status 1\n"
     )
 
 
@@ -292,15 +342,15 @@ def test_80_columns_hold_what_matters_most_and_every_age(serried, terminal):
     terminal()
     lines = serried("ps").out.splitlines()
     assert lines == [
-        "ID      NAME      STATE    SIZE     TIME    NOTE",
-        "aaaaaa  digits    RUNNING  2x2 gpu  12m34s  step 1200/5000 loss 0.312, 20m left",
-        "bbbbbb  hangs     RUNNING  2x2 cpu  12m34s  step 1200/5000, no step for 7m",
-        "cccccc  headless  RUNNING  2x2 cpu  12m34s  step 1200/5000, as of 12m ago",
-        "dddddd  slow      RUNNING  2x2 cpu  12m34s  step 1200/5000, limit in 9m",
-        "eeeeee  script    RUNNING  2x2 cpu  12m34s  GPUs 94% busy, no output for 7m",
-        "ffffff  cpu       RUNNING  2x2 cpu  12m34s  limit in 47m",
-        "gggggg  saves     RUNNING  2x2 cpu  12m34s  step 5000/5000, last step 7m ago",
-        "hhhhhh  broken    FAILED   2x2 cpu  10m00s  rank 3 on n2 exited with s…, 49m ago",
+        "ID      NAME      STATE    TIME    ENDED    NOTE",
+        "aaaaaa  digits    RUNNING  12m34s           step 1200/5000 loss 0.312, 20m left",
+        "bbbbbb  hangs     RUNNING  12m34s           step 1200/5000, no step for 7m",
+        "cccccc  headless  RUNNING  12m34s           step 1200/5000, as of 12m ago",
+        "dddddd  slow      RUNNING  12m34s           step 1200/5000, limit in 9m",
+        "eeeeee  script    RUNNING  12m34s           GPUs 94% busy, no output for 7m",
+        "ffffff  cpu       RUNNING  12m34s           limit in 47m",
+        "gggggg  saves     RUNNING  12m34s           step 5000/5000, last step 7m ago",
+        "hhhhhh  broken    FAILED   10m00s  49m ago  rank 3 on n2 exited with status 1",
     ]
     assert max(map(len, lines)) <= 80
 
@@ -327,14 +377,14 @@ def test_with_several_projects_there_is_a_column_and_still_the_time_left_and_a_w
     running("aaaaaa", live_of(NOW - 3), job="1", name="a" * 40, ranks=16, gpus=8)
     make("bbbbbb", name="other", project="a-thesis-on-speech").ending("FAILED")
     assert serried("ps").out.splitlines() == [
-        "ID      PROJECT       NAME      STATE    SIZE        TIME    NOTE",
-        "aaaaaa  digits        aaaaaaa…  RUNNING  2x16/8 gpu  12m34s  24%, 20m left",
-        "bbbbbb  a-thesis-on…  other     FAILED   2x2 cpu     10m00s  rank 3 on…, 49m ago",
+        "ID      PROJECT       NAME      STATE    TIME    ENDED    NOTE",
+        "aaaaaa  digits        aaaaaaa…  RUNNING  12m34s           24%, 20m left",
+        "bbbbbb  a-thesis-on…  other     FAILED   10m00s  49m ago  rank 3 on n2 exited w…",
     ]
     missing = [{"kind": "results", "host": "n1", "node": 0, "folder": "/disk/x", "files": 2, "problem": "full"}]
     make("cccccc", name="c" * 40).ending(missing=missing)
-    note = serried("ps", "cccccc").out.splitlines()[1].partition("10m00s")[2]
-    assert note.strip() == "serried fetch cccccc, 49m ago"
+    note = serried("ps", "cccccc").out.splitlines()[1].partition("49m ago")[2]
+    assert note.strip() == "serried fetch cccccc"
 
 
 @pytest.mark.usefixtures("_runs")
@@ -379,7 +429,7 @@ def test_json_has_the_progress_of_running_runs_each_from_one_file(serried, runni
 def test_a_damaged_live_json_is_as_good_as_none(serried, running):
     run = running("aaaaaa", job="1")
     run.attempt().live.write_bytes(b'{"schema": 1, "t": \xff')
-    assert serried("ps").out.splitlines()[1] == "aaaaaa  train  RUNNING  2x2 cpu  fir      59m00s"
+    assert serried("ps").out.splitlines()[1] == "aaaaaa  train  RUNNING  2x2 cpu  fir      1    59m00s"
 
 
 def test_hostile_metrics_and_numbers_beyond_all_measure_stay_on_their_line(serried, running):

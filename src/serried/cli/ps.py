@@ -101,8 +101,8 @@ def stop(run: str) -> str:
 
 
 _SHOWN = 10
-_PROJECT_COLUMNS, _COLUMNS_FOR_BOTH = 12, 100
-"""The widest project, and the width of a terminal that has room for the columns PROJECT and CLUSTER."""
+_PROJECT_COLUMNS, _JOB_COLUMNS, _WIDE = 12, 12, 100
+"""The widest project and job, and the width of a terminal that has room for JOB, and for PROJECT and CLUSTER."""
 _NOTE_COLUMNS = 80
 """The widest note in a pipe. On a terminal, a note has the rest of the line."""
 _WATCH_SECONDS, _SHORTEST_WATCH_SECONDS = 15.0, 5.0
@@ -172,7 +172,7 @@ class Listing:
 
 @click.command()
 @click.argument("words", metavar="[WORD]...", nargs=-1, shell_complete=run_view.complete_runs)
-@click.option("--all", "everything", is_flag=True, help="List every run that has a record.")
+@click.option("-a", "--all", "everything", is_flag=True, help="List every run that has a record.")
 @click.option("-n", "--last", "number", default=_SHOWN, show_default=True, metavar="N", help="Most ended runs to list.")
 @click.option("--since", metavar="TIME", help="List runs submitted or ended since: 2d, 6h, 2026-11-20.")
 @click.option("--state", "states", metavar="STATE", multiple=True, help="Only runs in this state: running,failed.")
@@ -209,8 +209,9 @@ def command(
 
     NOTE is the step, metric, speed and time left of a running run, and why another run waits or failed:
     `serried docs watching`. TIME is how long a run waits, runs, or ran, in all of its attempts. The SIZE
-    `2x4 gpu` is two nodes with four GPUs and ranks each; `2x1/4 gpu` has one rank for four GPUs. On a terminal,
-    CLUSTER and PROJECT are columns only where runs of several are listed.
+    `2x4 gpu` is two nodes with four GPUs and ranks each; `2x1/4 gpu` has one rank for four GPUs. JOB is the
+    scheduler's id. On a terminal, CLUSTER and PROJECT are columns only where runs of several are listed, JOB
+    needs 100 columns, and SIZE gives way to long notes.
     """
     seconds = None
     if interval is not None:
@@ -233,7 +234,7 @@ def command(
         console.out_json(runs=[status.to_json() for status in shown])
     elif shown:
         console.out("\n".join(table(shown, time.time())))
-        if known > len(shown):
+        if known > len(shown) and console.is_terminal(sys.stderr):
             console.say(f"{known - len(shown)} more: serried ps --all")
     elif known or listing.is_filtered:
         console.say("no runs to show")
@@ -303,22 +304,30 @@ def table(shown: Sequence[RunStatus], now: float) -> list[str]:
     """A line for each run below the heads. In a pipe the columns are always the same, and names are never cut off."""
     projects = {status.summary.project for status in shown if status.summary}
     clusters = {status.summary.cluster for status in shown if status.summary}
-    has_room = len(projects) < 2 or console.columns() >= _COLUMNS_FOR_BOTH
-    is_seen = {"PROJECT": len(projects) > 1, "CLUSTER": not console.is_terminal() or (len(clusters) > 1 and has_room)}
+    is_terminal, is_wide = console.is_terminal(), console.columns() >= _WIDE
     rows = []
     for status in shown:
         summary, note = status.summary, run_lines.note_of(status, now)
-        project = summary.project if summary else "?"
+        project, job = summary.project if summary else "?", status.job or ""
         row: dict[str, str | Cell] = {
             "ID": status.record.id,
-            "PROJECT": fit(project, _PROJECT_COLUMNS) if console.is_terminal() else project,
+            "PROJECT": fit(project, _PROJECT_COLUMNS) if is_terminal else project,
             "NAME": summary.name if summary else "?",
             "STATE": Cell(status.state, console.state_style(status.state)),
             "SIZE": summary.size if summary else "?",
             "CLUSTER": summary.cluster if summary else "?",
+            "JOB": fit(job.partition(".")[0], _JOB_COLUMNS) if is_terminal else job,
             "TIME": duration(run_lines.total_seconds(status, now)),
-            "NOTE": note if console.is_terminal() else Cell(note.fitted(_NOTE_COLUMNS), note.style),
+            "ENDED": run_lines.ended(status, now),
+            "NOTE": note if is_terminal else Cell(note.fitted(_NOTE_COLUMNS), note.style),
         }
         rows.append(row)
+    is_seen = {
+        "PROJECT": len(projects) > 1,
+        "CLUSTER": not is_terminal or (len(clusters) > 1 and (len(projects) < 2 or is_wide)),
+        "JOB": not is_terminal or is_wide,
+        "ENDED": not is_terminal or any(row["ENDED"] for row in rows),
+    }
     heads = [head for head in rows[0] if is_seen.get(head, True)]
-    return console.table(heads, [[row[head] for head in heads] for row in rows], shrink=heads.index("NAME"))
+    cells = [[row[head] for head in heads] for row in rows]
+    return console.table(heads, cells, shrink=heads.index("NAME"), spare=heads.index("SIZE"))

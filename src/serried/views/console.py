@@ -180,16 +180,29 @@ class Cell(NamedTuple):
 
 
 def table(
-    heads: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, shrink: int | None = None, whole: bool = False
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str | Cell]],
+    *,
+    shrink: int | None = None,
+    whole: bool = False,
+    spare: int | None = None,
 ) -> list[str]:
     """Aligned lines, the head first. On a terminal, column `shrink` and then the last column are narrowed to its width.
 
-    Longer texts are cut off, or with `whole` continue in the line below.
+    Longer texts are cut off, or with `whole` continue in the line below. Column `spare` is left out of a terminal's
+    table if the last column has no room for its shortest texts.
     """
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     cells = [[_printable(cell) for cell in row] for row in cells]
     widths = [max([width(head), *(width(row[at].whole) for row in cells)]) for at, head in enumerate(heads)]
     if is_terminal():
+        last = max((width(row[-1].shortest) for row in cells), default=0)
+        if spare is not None and sum(widths[:-1]) + last + 2 * (len(widths) - 1) > columns():
+            heads = [*heads[:spare], *heads[spare + 1 :]]
+            del widths[spare]
+            for row in cells:
+                del row[spare]
+            shrink = shrink if shrink is None or shrink < spare else shrink - 1
         least = max((width(row[-1].shortest) for row in cells if row[-1].shorter), default=0)
         _give_way(widths, shrink, columns(), least)
     head = [Cell(text, "head") for text in heads]

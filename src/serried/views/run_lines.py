@@ -5,13 +5,16 @@ Readers of runs share these lines: `ps`, `watch`, `show`, `why`, `logs`, `wait` 
 
 from __future__ import annotations
 
+import contextlib
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from serried.base.text import ago, compress, duration
+from serried.records.record import RecordUnreadable
 from serried.records.status import SUBMITTING, UNCERTAIN, RunStatus, task_of, tasks_by_state
-from serried.schema import names
+from serried.schema import exits, names
 from serried.schema.endings import End
 from serried.schema.live import NODE
 from serried.schema.reasons import Reason
@@ -33,6 +36,10 @@ _FEW_NODES = 4
 _GIB = 1 << 30
 _ORDER = {names.RUNNING: 0, names.PENDING: 1, SUBMITTING: 1, names.UNKNOWN: 2, UNCERTAIN: 2}
 _ENDED_LAST = 3
+_OF_RANKS = (Reason.EXIT, Reason.SIGNAL, Reason.OUT_OF_MEMORY, Reason.IMPORT_ERROR)
+"""Causes that the exit of a rank and its last line explain best."""
+_EXCEPTION = re.compile(r"[\w.]+(Error|Exception|Interrupt)(:|$)")
+"""Any other last line of a rank's output is shown as output."""
 
 
 def headline(status: RunStatus) -> list[str]:
@@ -96,7 +103,7 @@ def elapsed_seconds(status: RunStatus, now: float) -> float | None:
 
 
 def note_of(status: RunStatus, now: float) -> Cell:
-    """What matters most now. Times stand at the end, where they are not cut off."""
+    """What matters most now. Times to come stand at the end, where they are not cut off."""
     parts = ["smoke test"] if status.summary and status.summary.smoke else []
     parts += ["rehearsal"] if status.summary and status.summary.rehearsal else []
     ends: list[str] = []
@@ -114,16 +121,35 @@ def note_of(status: RunStatus, now: float) -> Cell:
     elif status.state == UNCERTAIN:
         parts.append(f"serried why {status.record.id}")
     elif status.state != names.COMPLETED and status.tasks is None:
-        parts.append(status.verdict.message)
+        parts.append(cause_of(status))
     elif status.has_ended and (kept := status.record.end) and not all(one.is_lost for one in kept.missing):
         shorter = [f"serried fetch {status.record.id}"]
         parts.append(f"files missing: {shorter[0]}")
-    if status.has_ended and status.verdict.since is not None:
-        ends.append(ago(now - status.verdict.since))
     if status.verdict.stale is not None:
         ends.append(f"as of {ago(now - status.verdict.stale)}")
     style = "quiet" if status.state in (names.COMPLETED, names.CANCELLED) else None
     return Cell(", ".join(filter(None, parts)), style, ", ".join(filter(None, ends)), tuple(shorter))
+
+
+def cause_of(status: RunStatus) -> str:
+    """Why it failed, the cause first: `exit 1: ValueError: loss is nan`, and the rank if there are several."""
+    end = None
+    with contextlib.suppress(RecordUnreadable):
+        end = status.record.end
+    first = end.first_failure if end else None
+    if end is None or first is None or first.rank is None or first.launch or status.verdict.cause not in _OF_RANKS:
+        return status.verdict.message
+    how = f"exit {first.exit_code}" if not first.signal else exits.signal_name(first.signal)
+    how = "out of memory" if status.verdict.cause == Reason.OUT_OF_MEMORY else how
+    last = first.error or next((line for line in map(overwritten, reversed(first.tail)) if line.strip()), "")
+    mark = ": " if first.error or _EXCEPTION.match(last) else " | "
+    who = f", rank {first.rank} on {first.host}" if end.world_size != 1 else ""
+    return how + (f"{mark}{last.strip()}" if last else "") + who
+
+
+def ended(status: RunStatus, now: float) -> str:
+    """`49m ago`; empty before the end."""
+    return ago(now - status.verdict.since) if status.has_ended and status.verdict.since is not None else ""
 
 
 def progress_note(progress: RunProgress) -> tuple[list[str], str]:

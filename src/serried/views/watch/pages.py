@@ -73,6 +73,7 @@ class RunRow:
     time: str = ""
     note: Cell = Cell("")  # noqa: RUF009 - it never changes
     project: str = ""
+    ended: str = ""
 
     def matches(self, words: str) -> bool:
         return all(
@@ -82,20 +83,37 @@ class RunRow:
     @property
     def cells(self) -> tuple[Cell, ...]:
         before = (Cell(self.id), Cell(printable(self.name)), Cell(self.state, state_style(self.state)))
-        return (*before, Cell(self.size), Cell(self.time), self.note)
+        return (*before, Cell(self.size), Cell(self.time), Cell(self.ended), self.note)
 
 
 def run_table(rows: Sequence[RunRow], columns: int | None = None) -> PageTable:
     """The list. The names and the notes give way so that it fits in `columns`."""
-    heads = ("ID", "NAME", "STATE", "SIZE", "TIME", "NOTE")
+    heads: tuple[str, ...] = ("ID", "NAME", "STATE", "SIZE", "TIME", "ENDED", "NOTE")
     cells = [row.cells for row in rows]
+    if not any(row.ended for row in rows):
+        heads, cells = _without("ENDED", heads, cells)
     if columns is not None:
         widest = max(columns // 4, _NARROWEST_NAME)
         cells = [(Cell(fit(one[0].text, _WIDEST_ID)), Cell(fit(one[1].text, widest)), *one[2:]) for one in cells]
-        widths = [max(map(width, (head, *(one[at].text for one in cells)))) for at, head in enumerate(heads[:-1])]
-        room = max(columns - sum(widths) - _GAP * len(heads), 0)
+        if max((width(one[-1].shortest) for one in cells), default=0) > _room(heads, cells, columns):
+            heads, cells = _without("SIZE", heads, cells)
+        room = _room(heads, cells, columns)
         cells = [(*one[:-1], Cell(one[-1].fitted(room), one[-1].style)) for one in cells]
     return PageTable(heads, tuple(cells), tuple(row.id for row in rows))
+
+
+Cells = tuple[Cell, ...]
+
+
+def _without(head: str, heads: tuple[str, ...], rows: list[Cells]) -> tuple[tuple[str, ...], list[Cells]]:
+    at = heads.index(head)
+    return (*heads[:at], *heads[at + 1 :]), [(*row[:at], *row[at + 1 :]) for row in rows]
+
+
+def _room(heads: Sequence[str], rows: Sequence[Cells], columns: int) -> int:
+    """For the last column."""
+    widths = [max(map(width, (head, *(row[at].text for row in rows)))) for at, head in enumerate(heads[:-1])]
+    return max(columns - sum(widths) - _GAP * len(heads), 0)
 
 
 class RankView(NamedTuple):
@@ -343,7 +361,9 @@ def printed_list(title: str, rows: Sequence[RunRow], notice: str) -> list[str]:
     """The list as `--once` prints it."""
     shown = run_table(rows)
     lines = (
-        console.table(shown.heads, shown.rows, shrink=1) if rows else ["no runs yet: serried submit -- python train.py"]
+        console.table(shown.heads, shown.rows, shrink=1, spare=shown.heads.index("SIZE"))
+        if rows
+        else ["no runs yet: serried submit -- python train.py"]
     )
     return [f"{title}  {len(rows)}", *([f"! {printable(notice)}"] if notice else []), *lines]
 

@@ -240,6 +240,7 @@ def _row(status: RunStatus, now: float) -> RunRow:
         duration(run_lines.total_seconds(status, now)),
         Cell(f"{warning}, {note.text}", "warning", note.end, (warning,)) if warning else note,
         summary.project if summary else "",
+        run_lines.ended(status, now),
     )
 
 
