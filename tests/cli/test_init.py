@@ -40,7 +40,7 @@ def test_a_first_file_fits_the_folder(folder: Path):
     said = start()
     assert (folder / "serried.toml").read_text() == (
         """\
-# Experiments and their resources. `serried config show` explains each setting.
+# Experiments and their resources. `serried config show --explain` explains each setting.
 [project]
 name = "digits"
 

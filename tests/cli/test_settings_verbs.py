@@ -54,7 +54,7 @@ def out(command: click.Command, *words: str) -> str:
 
 
 def test_settings_are_shown_with_their_origin():
-    shown = out(config_verb.command, "show", "--nodes", "1").splitlines()
+    shown = out(config_verb.command, "show", "--all", "--nodes", "1").splitlines()
     lines = [re.sub(" {2,}", "  ", line) for line in shown]
     assert [line for line in lines if not line.endswith(" default")] == [
         "KEY  VALUE  ORIGIN",
@@ -73,7 +73,35 @@ def test_settings_are_shown_with_their_origin():
         "cluster.gpus_per_node  0  this machine",
         "cluster.cpus_per_node  8  this machine",
     ]
-    assert "seed  0  default" in lines
+    assert {"seed  0  default", "report.mute  -  default", "launch.kind  agent  default"} < set(lines)
+
+
+def test_without_all_the_size_of_the_run_and_what_something_sets_are_shown_as_the_plan_has_them():
+    short = json.loads(out(config_verb.command, "show", "--json", "--cluster", "pine", "--set", "limit.total_time=2d"))
+    rows = {row["key"]: (row["value"], row["text"], row["origin"]) for row in short["settings"]}
+    assert {key: rows[key] for key in rows if key.startswith(("resources", "limit", "seed", "launch"))} == {
+        "resources.nodes": (1, "1", "default"),
+        "resources.gpus": (0, "0", "default"),
+        "resources.ranks": (2, "2", "serried.toml:7"),
+        "resources.cpus": (2, "2", "default"),
+        "resources.mem": (10240, "10G", "serried.toml:9"),
+        "resources.time": (5400, "1h30m", "serried.toml:8"),
+        "limit.restarts": (31, "31", "default"),
+        "limit.total_time": (172800, "2d", "command line"),
+        "launch.kind": ("agent", "agent", "default"),
+    }
+
+
+def test_a_size_that_cannot_be_submitted_is_shown_with_the_reason():
+    short = json.loads(out(config_verb.command, "show", "--json", "--cluster", "cedar"))
+    assert "this cannot be submitted: jobs on cluster `cedar` must name an account" in short["warnings"]
+
+
+def test_explain_adds_the_meaning_from_the_definitions():
+    text = out(config_verb.command, "show", "--explain")
+    assert "\nresources.time = 1h30m  (serried.toml:8)\n    Time limit. Default: 1h; none on local.\n" in text
+    rows = {row["key"]: row for row in json.loads(out(config_verb.command, "show", "--explain", "--json"))["settings"]}
+    assert rows["resources.nodes"]["meaning"] == "Number of nodes. Default: 1."
 
 
 def test_settings_of_the_training_are_shown_with_theirs_and_none_is_hidden():
@@ -94,7 +122,7 @@ def test_json_gives_values_in_seconds_and_mebibytes():
 
 
 def test_settings_of_every_table_are_shown_without_values_that_sound_secret():
-    lines = out(config_verb.command, "show").splitlines()
+    lines = out(config_verb.command, "show", "--all").splitlines()
     shown = {line.partition(".")[0] for line in lines if "." in line.split()[0]}
     assert shown == {"project", *definitions.PARTS, "cluster"}
     for text in ("\n".join(lines), out(config_verb.command, "show", "--json")):

@@ -15,12 +15,14 @@ from typing import Any
 import click
 
 from serried import config
+from serried.base.errors import UsageError
 from serried.base.text import counted
 from serried.cli import GroupWithHelp, options, run_view
 from serried.config import definitions, profile, toml
 from serried.schema import codec
 from serried.schema.plan import Key
 from serried.views import console
+from serried.views.text import printable
 
 
 @click.group(cls=GroupWithHelp, invoke_without_command=True)
@@ -173,6 +175,17 @@ _REDACTED = "(not shown)"
 _ABOUT = {"title", "docs", "contact", "login", "notes", "accounts", "modules", "ignores", "sources"}
 """What a profile tells people about a cluster: `serried clusters show` is for that."""
 
+_DEFAULT, _UNSET = "default", "-"
+_ALWAYS: dict[tuple[str, ...], str] = {
+    ("resources", name): text
+    for name, text in (
+        *((name, _UNSET) for name in ("nodes", "gpus", "ranks", "cpus")),
+        ("mem", "the cluster's default"),
+        ("time", "none"),
+    )
+}
+"""The size of a run, which is always listed, and the texts of what Serried leaves open."""
+
 Row = dict[str, Any]
 
 
@@ -183,6 +196,7 @@ def command() -> None:
     \b
     serried config show                          of the only experiment
     serried config show train --cluster cedar    as it would be there
+    serried config show --all --explain          every setting and its meaning
     serried config schema > serried.schema.json  for an editor
     """
 
@@ -198,32 +212,79 @@ def schema() -> None:
 
 @command.command(cls=options.Sorted)
 @click.argument("experiment", required=False)
+@click.option("--all", "everything", is_flag=True, help="List every setting, also those that nothing sets.")
+@click.option("--explain", is_flag=True, help="Print the meaning of each setting.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: seconds, MiB of memory, bytes of data.")
 @options.common
 @options.resources
 def show(
-    experiment: str | None, *, as_json: bool, cluster: str | None, settings: tuple[str, ...], **values: Any
+    experiment: str | None,
+    *,
+    everything: bool,
+    explain: bool,
+    as_json: bool,
+    cluster: str | None,
+    settings: tuple[str, ...],
+    **values: Any,
 ) -> None:
-    r"""Show the settings that EXPERIMENT would run with here.
+    r"""Show the settings that EXPERIMENT would run with here, and where each comes from.
 
-    Takes the flags of `submit`, so that it answers "what would this do?". Values of variables whose names
-    sound secret are not shown.
+    Takes the flags of `submit`, so that it answers "what would this do?". Without --all it lists the size of
+    the run, and settings that something sets. Values of variables whose names sound secret are not shown.
 
     \b
     serried config show
     serried config show digits --cluster cedar
+    serried config show --all --explain
     """
     resolved = options.resolve(experiment, options.overrides(values, settings), cluster)
-    rows = list(_rows(resolved))
+    planned, obstacle = _planned(resolved)
+    rows = [
+        {key: text for key, text in row.items() if explain or key != "meaning"}
+        for row in _rows(planned, everything=everything)
+    ]
+    warnings = (*resolved.warnings, *([f"this cannot be submitted: {obstacle}"] if obstacle else ()))
     if as_json:
-        console.out_json(settings=rows, warnings=list(resolved.warnings), notes=list(resolved.notes))
+        console.out_json(settings=rows, warnings=list(warnings), notes=list(resolved.notes))
         return
-    cells = [(row["key"], row["text"], row["origin"]) for row in rows]
-    console.out_table(["KEY", "VALUE", "ORIGIN"], cells, shrink=1, whole=True)
-    options.say_about(resolved.notes, resolved.warnings)
+    if explain:
+        for row in rows:
+            console.out(f"{row['key']} = {printable(row['text'])}  ({row['origin']})")
+            for line in console.behind("    ", row["meaning"]):
+                console.out(line)
+    else:
+        cells = [(row["key"], row["text"], row["origin"]) for row in rows]
+        console.out_table(["KEY", "VALUE", "ORIGIN"], cells, shrink=1, whole=True)
+    options.say_about(resolved.notes, warnings)
 
 
-def _rows(resolved: config.Resolved) -> Iterator[Row]:
+def _planned(resolved: config.Resolved) -> tuple[config.Resolved, str]:
+    """The settings with the values that `submit` would decide; or as they are, and why it would refuse them."""
+    from serried.submission.plan import make_plan  # `clusters` decides nothing
+
+    experiment = resolved.experiment
+    try:
+        plan = make_plan(resolved, run_id="", created="")
+    except UsageError as error:
+        return resolved, error.message
+    request, size = experiment.resources, plan.allocation
+    units = size.gpus or size.ranks
+    resources = request._replace(
+        nodes=size.nodes,
+        gpus=size.gpus,
+        ranks=size.ranks,
+        cpus=size.cpus // units,
+        time=size.time_seconds,
+        exclusive=size.exclusive or request.exclusive,
+    )
+    if request.mem_per_node is None and request.mem_per_cpu is None and request.mem is None and size.memory_mb:
+        resources = resources._replace(mem=size.memory_mb // units)
+    track = plan.track or experiment.track
+    experiment = experiment._replace(resources=resources, limit=plan.limit, launch=plan.launch, track=track)
+    return resolved._replace(experiment=experiment), ""
+
+
+def _rows(resolved: config.Resolved, *, everything: bool) -> Iterator[Row]:
     experiment = resolved.experiment
     parts = [(name, getattr(experiment, name)) for name in definitions.PARTS]
     tables = [("project", resolved.project), ("", experiment), *parts, ("cluster", resolved.cluster)]
@@ -232,20 +293,28 @@ def _rows(resolved: config.Resolved) -> Iterator[Row]:
         for name, key in definitions.keys(type(table)).items():
             if place == "cluster" and name in _ABOUT:
                 continue
-            yield from _row((place, name) if place else (name,), key, held[name], resolved.origins)
+            at = (place, name) if place else (name,)
+            for row in _row(at, key, held[name], resolved.origins):
+                differs = held[name] != key.value and row["text"] != _default(key)
+                if everything or at in _ALWAYS or differs or row["origin"] != _DEFAULT:
+                    yield row
+
+
+def _default(key: Key) -> str:
+    return (key.default or "").replace("`", "")
 
 
 def _row(place: tuple[str, ...], key: Key, value: Any, origins: Mapping[str, config.Origin]) -> Iterator[Row]:
-    """A row for a key, one for each name of a table; none for what is not set and has no default."""
+    """A row for a key, one for each name of a table."""
     if key.kind.names:
         for name, item in value.items():
             # A variable may be a secret; a setting is in the plan and never one.
             shown = item if key.kind.nested or not _SECRET.search(name) else _REDACTED
-            yield _shown((*place, *name.split(".")), shown, key.kind.show(shown), origins)
+            yield _shown((*place, *name.split(".")), shown, key.kind.show(shown), key, origins)
     elif value not in (None, (), ""):
-        yield _shown(place, _plain(value), key.kind.show(value), origins)
-    elif key.default:
-        yield _shown(place, None, key.default.replace("`", ""), origins)
+        yield _shown(place, _plain(value), key.kind.show(value), key, origins)
+    else:
+        yield _shown(place, None, _ALWAYS.get(place, _UNSET), key, origins)
 
 
 def _plain(value: Any) -> Any:
@@ -255,12 +324,14 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _shown(place: tuple[str, ...], value: Any, text: str, origins: Mapping[str, config.Origin]) -> Row:
+def _shown(place: tuple[str, ...], value: Any, text: str, key: Key, origins: Mapping[str, config.Origin]) -> Row:
     origin = origins.get(toml.dotted(place))
+    default = f" Default: {_default(key)}." if key.default else ""
     return {
         "key": toml.dotted(place),
         "value": value,
         "text": text,
-        "origin": str(origin) if origin else "default",
-        "source": origin.source if origin else "default",
+        "origin": str(origin) if origin else _DEFAULT,
+        "source": origin.source if origin else _DEFAULT,
+        "meaning": re.sub(r"\[(.*?)\]\(.*?\)|`", r"\1", key.help) + default,
     }

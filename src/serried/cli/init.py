@@ -271,7 +271,7 @@ def render(
     else:
         resources = f"ranks = {1 if is_alone else 2}      # processes; on GPUs: gpus = 4"
     return f"""\
-# Experiments and their resources. `serried config show` explains each setting.
+# Experiments and their resources. `serried config show --explain` explains each setting.
 [project]
 name = {quoted(project)}
 
