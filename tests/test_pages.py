@@ -130,7 +130,7 @@ OURS_ALONE = {
 
 
 def test_every_variable_that_serried_reads_is_on_its_page():
-    """Those of a job are not: `schema/names.py` has them, and the page on how a job starts."""
+    """Those of a job are not: `schema/names.py` has them, and the page's table of a rank."""
     read: set[str] = set()
     for path in MODULES:
         if name_of(path) != "schema/names.py" and room_of(path) not in {"agent", "train"}:
@@ -143,7 +143,7 @@ def test_every_variable_that_serried_reads_is_on_its_page():
 
 @for_each("variable", sorted(names.JOB_VARIABLES))
 def test_every_variable_of_a_rank_is_on_its_page_and_no_other(variable: str):
-    page = (ROOT / "docs" / "reference" / "how-a-job-starts.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "variables.md").read_text(encoding="utf-8")
     given = {names.RUN_ID, names.RUN_DIR, names.ATTEMPT, names.TASK, names.DATA_DIR, names.CHECKPOINT_DIR}
     given |= {names.RESULTS_DIR, names.DEADLINE, names.STOP_FILE, names.CONFIG, names.RESUME_FROM, names.SMOKE}
     given |= {names.AFTER, names.TRACKER, names.PARALLEL}
