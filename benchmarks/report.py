@@ -33,7 +33,7 @@ def main() -> None:
             {
                 "serried report": partial(with_summary, summary, b"", command),
                 "serried report, later": partial(with_summary, summary, kept, command),
-                "serried rule": partial(seconds, [bin_ / "serried", "rule"]),
+                "serried report --explain": partial(seconds, [bin_ / "serried", "report", "--explain"]),
             },
             rounds=9,
         )
@@ -44,7 +44,8 @@ def main() -> None:
             Figure(
                 f"`serried report`, {NODES} nodes with {GPUS} GPUs, {LINES:,} lines of samples each",
                 str(report),
-                f"of an ended run, whose summary is in its record: {later}; `serried rule`, which reads no run: {rule}",
+                f"of an ended run, whose summary is in its record: {later}; "
+                f"`serried report --explain`, which reads no run: {rule}",
                 "≤ 1 s",
                 report.median <= 1000,
             )

@@ -1,4 +1,4 @@
-"""How fast the page of `serried ui` appears in Chromium for 1,000 runs, and how much it loads for that."""
+"""How fast the page of `serried watch --web` appears in Chromium for 1,000 runs, and how much it loads for that."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_STATE_HOME"] = str(Path(folder, "state"))
         write_runs(Path(folder, "scratch"))
-        server = subprocess.Popen([bin_ / "serried", "ui", "--port", "29999"], stdout=subprocess.PIPE, text=True)
+        server = subprocess.Popen(
+            [bin_ / "serried", "watch", "--web", "--port", "29999"], stdout=subprocess.PIPE, text=True
+        )
         try:
             server.stdout.readline()
             paints, rows, loaded = visits(server.stdout.readline().strip())
@@ -34,7 +36,7 @@ def main() -> None:
     paint, first_rows = Timing.of(paints), Timing.of(rows)
     figures = [
         Figure(
-            f"`serried ui`, {RUNS:,} runs: rows in the browser",
+            f"`serried watch --web`, {RUNS:,} runs: rows in the browser",
             str(first_rows),
             f"first paint: {paint}",
             "≤ 1 s",

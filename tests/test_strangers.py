@@ -127,7 +127,7 @@ def launchers_socket(folder: Path) -> Iterator[Door]:
 
 @contextlib.contextmanager
 def page() -> Iterator[Door]:
-    """That of `serried ui`."""
+    """That of `serried watch --web`."""
     from serried.views.web.app import application
     from serried.views.web.runs import Runs
 
@@ -139,7 +139,7 @@ def page() -> Iterator[Door]:
 
 
 def tensorboard() -> contextlib.AbstractContextManager[Door]:
-    """Any application behind the guard of `serried tensorboard`."""
+    """Any application behind the guard of `serried track tensorboard`."""
     from serried.views.web import server
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
@@ -147,7 +147,7 @@ def tensorboard() -> contextlib.AbstractContextManager[Door]:
         start_response("200 OK", [("Content-Type", "text/plain")])
         return [b"curves"]
 
-    return _served(server.below_token(application, "serried tensorboard", "t" * 32), f"/{'t' * 32}/")
+    return _served(server.below_token(application, "serried track tensorboard", "t" * 32), f"/{'t' * 32}/")
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Write the rules of `serried report` into their page: `python tools/rules_page.py docs/reference/rules.md`.
 
-The text above the marker is written by hand and stays. Below are the pages that `serried rule ID` prints.
+The text above the marker is written by hand and stays. Below are the pages that `serried report --explain ID` prints.
 """
 
 from __future__ import annotations

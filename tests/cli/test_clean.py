@@ -218,9 +218,9 @@ def test_du_counts_bytes_and_files_and_follows_no_link(serried, ended, tmp_path)
     target = str(tmp_path).ljust(120, "/")  # a link is as large as its target is long
     (run.where.results / "link").symlink_to(target)
 
-    found = as_json(serried("du", "--json").out)
+    found = as_json(serried("clean", "--list", "--json").out)
     runs = {thing["run"]: thing for thing in found["things"] if thing["kind"] == "run"}
-    one = serried("du", "k3f9q2")
+    one = serried("clean", "--list", "k3f9q2")
 
     assert list(runs) == ["k3f9q2", "m2n3p4"]
     results = runs["k3f9q2"]["parts"]["results"]
@@ -230,7 +230,7 @@ def test_du_counts_bytes_and_files_and_follows_no_link(serried, ended, tmp_path)
     assert found["bytes"] == sum(thing["bytes"] for thing in found["things"])
     expected = [["k3f9q2", "checkpoints", "1.0", "kB", "3"], ["k3f9q2", "results", "9.1", "kB", "4"]]
     assert [line.split()[:5] for line in one.out.splitlines()][1:3] == expected
-    table = serried("du").out.splitlines()
+    table = serried("clean", "--list").out.splitlines()
     assert table[0].split() == ["WHAT", "NAME", "SIZE", "FILES", "CHECKPOINTS", "RESULTS", "OUTPUTS", "CHANGED"]
     assert table[-1].split()[0] == "all"
     assert json.dumps(disk_items.measure(other.where.path / "nothing").to_json()).startswith('{"bytes": 0, "files": 0')
@@ -251,7 +251,9 @@ def test_staged_data_that_stays_on_this_machine_goes_when_it_is_old_and_nobody_u
     aged(data)
     os.utime(data / "cccc", (CREATED, CREATED))
     held = locks.hold(data / "bbbb", locks.SHARED)
-    there = [thing for thing in as_json(serried("du", "--json").out)["things"] if thing["kind"] == "staged data"]
+    there = [
+        thing for thing in as_json(serried("clean", "--list", "--json").out)["things"] if thing["kind"] == "staged data"
+    ]
 
     done = serried("clean", "--older-than", "30d", "-y", "--json")
 
@@ -293,12 +295,12 @@ def test_several_nodes_are_looked_at_at_once_whatever_becomes_of_one(serried, ma
     write_json(made.where.plan, made.plan.to_json())
     made.where.agent.write_bytes(script.agent().read())
 
-    done = serried("clean", "--node", "n1", "--node", "n2", "--node", "n3", "--dry-run", "--json")
+    done = serried("clean", "--host", "n1", "--host", "n2", "--host", "n3", "--dry-run", "--json")
 
     assert (done.code, json.loads(done.out)["dry_run"]) == (2, True)
     assert done.err.startswith("error: `no-such-qsub` is not installed, or not on PATH\n")
     assert list(made.where.path.glob("tidying-*")) == []
-    assert serried("clean", "--node", "n1", "--node", "n9").err.startswith(
+    assert serried("clean", "--host", "n1", "--host", "n9").err.startswith(
         "error: none of your runs that still have a directory was on `n9`\n"
     )
 

@@ -19,7 +19,7 @@ def shown_on_page(command: str) -> str:
 
 [FILE] = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 RESNET = (
-    "# From `resnet.sbatch`, by `serried import`. A value that you change replaces the directive in the script."
+    "# From `resnet.sbatch`, by `serried init --from`. A value that you change replaces the directive in the script."
     f"\n\n{FILE}"
 )
 
@@ -34,14 +34,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_page_shows_what_happens(serried, folder: Path):
-    done = serried("import", "resnet.sbatch")
-    assert (done.code, done.out, done.err) == (0, "", shown_on_page("serried import resnet.sbatch"))
+    done = serried("init", "--from", "resnet.sbatch")
+    assert (done.code, done.out, done.err) == (0, "", shown_on_page("serried init --from resnet.sbatch"))
     assert (folder / "serried.toml").read_text(encoding="utf-8") == RESNET
 
 
 @pytest.mark.usefixtures("folder")
 def test_the_next_steps_that_it_names_are_there(serried):
-    serried("import", "resnet.sbatch")
+    serried("init", "--from", "resnet.sbatch")
     shown = serried("config", "show", "resnet", "--cluster", "slurm", "--json")
     values = {row["key"]: row["value"] for row in json.loads(shown.out)["settings"]}
     assert (values["script"], values["resources.gpus"], values["resources.time"]) == (["resnet.sbatch"], 4, 43200)
@@ -49,7 +49,7 @@ def test_the_next_steps_that_it_names_are_there(serried):
 
 def test_an_existing_file_is_not_changed_and_can_be_added_to(serried, folder: Path):
     (folder / "serried.toml").write_text('[experiments.old]\ncommand = "true"\n', encoding="utf-8")
-    done = serried("import", "resnet.sbatch", "--name", "new")
+    done = serried("init", "--from", "resnet.sbatch", "--name", "new")
     assert (done.code, done.out.splitlines()[2:4]) == (0, ["[experiments.new]", 'script = "resnet.sbatch"'])
     assert done.err.startswith(
         "`serried.toml` exists and was not changed; `>> serried.toml` adds `new`\n"
@@ -59,16 +59,16 @@ def test_an_existing_file_is_not_changed_and_can_be_added_to(serried, folder: Pa
         file.write(done.out)
     assert list(tomllib.loads((folder / "serried.toml").read_text("utf-8"))["experiments"]) == ["old", "new"]
 
-    again = serried("import", "resnet.sbatch", "--name", "new")
+    again = serried("init", "--from", "resnet.sbatch", "--name", "new")
     assert (again.code, again.out) == (2, "")
     assert again.err == "error: `serried.toml` has an experiment `new` already\n\nhint: choose another with --name\n"
 
 
 def test_a_dry_run_writes_nothing_and_json_has_every_setting_and_suggestion(serried, folder: Path):
-    done = serried("import", "resnet.sbatch", "--dry-run")
+    done = serried("init", "--from", "resnet.sbatch", "--dry-run")
     assert (done.code, done.out) == (0, RESNET)
     assert done.err.startswith("the experiment runs `resnet.sbatch` unchanged; 3 suggestions\n")
-    done = serried("import", "resnet.sbatch", "--dry-run", "--json")
+    done = serried("init", "--from", "resnet.sbatch", "--dry-run", "--json")
     assert not (folder / "serried.toml").exists()
     found = json.loads(done.out)
     assert (done.err, found["schema"], found["written"], found["toml"]) == ("", 1, False, RESNET)
@@ -86,7 +86,7 @@ def test_a_dry_run_writes_nothing_and_json_has_every_setting_and_suggestion(serr
 
 @pytest.mark.parametrize(("name", "message"), [("no.sh", "no such file or directory"), (".", "is a directory")])
 def test_a_file_that_cannot_be_read_is_an_error(serried, folder: Path, name: str, message: str):
-    done = serried("import", name)
+    done = serried("init", "--from", name)
     assert (done.code, done.err) == (2, f"error: the job script `{folder / name}` cannot be read: {message}\n")
 
 
@@ -119,11 +119,11 @@ fi
 def test_a_script_that_only_submits_others_is_refused(serried, tmp_path: Path, monkeypatch, call: str, submits: str):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job_submitter.sh").write_text(SUBMITTER % call, encoding="utf-8")
-    done = serried("import", "job_submitter.sh")
+    done = serried("init", "--from", "job_submitter.sh")
     assert (done.code, done.out) == (2, "")
     assert done.err == (
         "error: `job_submitter.sh` submits jobs and is not a job script: line 12 calls the scheduler\n\n"
-        f"hint: import the script that it submits: serried import {submits}\n"
+        f"hint: import the script that it submits: serried init --from {submits}\n"
         "      for a job per value: `serried submit --commands FILE` or `--array 0-9`\n"
     )
     assert not (tmp_path / "serried.toml").exists()
@@ -136,6 +136,6 @@ def test_the_path_of_the_script_counts_from_the_folder_of_the_file(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "slurm").mkdir()
     (tmp_path / script).write_text("#!/bin/bash\nmkdir out\n", encoding="utf-8")
-    assert serried("import", script).code == 0
+    assert serried("init", "--from", script).code == 0
     made = tomllib.loads((tmp_path / "serried.toml").read_text("utf-8"))["experiments"]["job"]
     assert made == {"script": script.removeprefix("./")}

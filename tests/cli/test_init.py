@@ -73,7 +73,9 @@ def test_a_job_script_that_is_here_can_be_imported(folder: Path):
     (folder / "serried.toml").unlink()
 
     (folder / "go there.sh").write_text("#!/bin/bash\n#SBATCH --nodes=2\nsrun python train.py\n")
-    expected = "note: `go there.sh` is a job script; add its settings: serried import 'go there.sh' >> serried.toml"
+    expected = (
+        "note: `go there.sh` is a job script; add its settings: serried init --from 'go there.sh' >> serried.toml"
+    )
     assert start().splitlines()[1] == expected
 
 

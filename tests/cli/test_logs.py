@@ -49,7 +49,7 @@ def test_an_earlier_attempt_can_be_read(serried, make):
         (("--node", "2"), "error: run `k3f9q2` has no node 2\n\nhint: its nodes are 0 to 1\n"),
         (("--rank", "0", "--node", "1"), "error: rank 0 does not run on node 1\n"),
         (
-            ("--launch", "1"),
+            ("--step", "1"),
             "error: run `k3f9q2` is not a job script, so it has no launches\n\nhint: `--rank R` prints one rank\n",
         ),
     ],
@@ -251,7 +251,7 @@ def scripted(make):
 def test_the_ranks_of_the_launches_of_a_script_have_logs_of_their_own(serried, scripted):
     scripted.ending()
     assert serried("logs", "last").out == "all\n"
-    assert serried("logs", "last", "--launch", "1", "--rank", "3").out == "of 1\n"
+    assert serried("logs", "last", "--step", "1", "--rank", "3").out == "of 1\n"
     assert serried("logs", "last", "--rank", "0").out == "of 2\n"
     assert serried("logs", "last", "--node", "1").out == "[2] of 1\n[3] of 1\n"
     expected = "note: the output of launchers in a job script is in that of the script: serried logs k3f9q2\n"
@@ -261,8 +261,8 @@ def test_the_ranks_of_the_launches_of_a_script_have_logs_of_their_own(serried, s
 def test_launches_and_ranks_that_a_script_has_not_started_are_refused(serried, scripted):
     scripted.ending()
     for flags, message, hint in (
-        ("--launch 9", "run `k3f9q2` has no launch 9", "its launches are: 1, 2"),
-        ("--launch 1 --rank 7", "launch 1 of run `k3f9q2` does not have rank 7", f"launch 1: {RANKS}"),
+        ("--step 9", "run `k3f9q2` has no launch 9", "its launches are: 1, 2"),
+        ("--step 1 --rank 7", "launch 1 of run `k3f9q2` does not have rank 7", f"launch 1: {RANKS}"),
         (
             "--rank 7 --node 1",
             "no launch of run `k3f9q2` has rank 7 on node 1",
@@ -284,7 +284,7 @@ def test_ranks_of_a_script_without_launches_are_refused(serried, make):
 
 def test_below_the_output_of_a_script_is_the_command_for_the_rank_that_failed(serried, scripted):
     scripted.ending("FAILED", exit_code=1, first_failure=a_failure(launch="1"))
-    steps = "  serried logs k3f9q2 --rank 3 --launch 1   the rank that failed first\n"
+    steps = "  serried logs k3f9q2 --rank 3 --step 1   the rank that failed first\n"
     assert serried("logs", "last").err == f"\n{steps}"
     assert serried("logs", "last", "--rank", "3").err == ""
 
@@ -310,14 +310,14 @@ def test_following_a_launch_prints_ranks_that_start_later(serried, make, slurm, 
     run = make(nodes=2, ranks=1, script=A_SCRIPT).launched("1", [0], text="first\n")
     slurm.tell(Job("123", None, "RUNNING"))
     clock.then = [lambda: run.launched("1", [1], node=1, text="a node later\n").launched("2", [0]).ending()]
-    assert serried("logs", "-f", "last", "--launch", "1").out == "first\n[1] a node later\n"
+    assert serried("logs", "-f", "last", "--step", "1").out == "first\n[1] a node later\n"
 
 
 def test_following_a_launch_that_never_begins_ends_with_the_run(serried, make, slurm, clock):
     run = make(nodes=2, ranks=1, script=A_SCRIPT).launched("1", [0])
     slurm.tell(Job("123", None, "RUNNING"))
     clock.then = [run.ending]
-    done = serried("logs", "-f", "last", "--launch", "2")
+    done = serried("logs", "-f", "last", "--step", "2")
     assert (done.code, done.err.splitlines()[-3]) == (2, "error: run `k3f9q2` has no launch 2")
 
 
@@ -392,7 +392,7 @@ def test_the_last_lines_of_each_rank(serried, twice, make):
     twice.ending(number=2)
     assert serried("logs", "last", "--tail", "2").out == "[0] two\n[0] three\n[1] four\n[1] five\n"
     assert serried("logs", "last", "--tail", "1", "--rank", "0").out == "three\n"
-    assert serried("logs", "last", "-n", "9", "--rank", "1").out == "four\nfive"
+    assert serried("logs", "last", "--tail", "9", "--rank", "1").out == "four\nfive"
     make("m2n3p4", nodes=1, ranks=1, script=A_SCRIPT).launched("1", [0], text="a\nb\n").ending()
     assert serried("logs", "m2n3p4", "--rank", "0", "--tail", "1").out == "b\n"
 

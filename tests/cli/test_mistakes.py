@@ -24,6 +24,23 @@ OF_RERUN = "a rerun keeps the settings of its run; for others: serried submit â€
     [
         (["sho", "last"], "unknown command: `sho`|did you mean `serried show`? Show a run's plan, timeline and files."),
         (["squeue"], "unknown command: `squeue`|did you mean `serried ps`? List runs, the running ones first."),
+        (["attach", "last"], "unknown command: `attach`|did you mean `serried shell RUN --rank N`?"),
+        (["du"], "unknown command: `du`|did you mean `serried clean --list`?"),
+        (["ui"], "unknown command: `ui`|did you mean `serried watch --web`?"),
+        (["watch", "--port", "9"], "`--port` needs `--web`|serried watch --web shows the page"),
+        (["watch", "--web", "--once"], "`--web` and `--once` are mutually exclusive|serried watch --web"),
+        (["clean", "--all"], "`--all` needs `--list`|serried clean --list --all"),
+        (
+            ["clean", "--host", "n1", "last"],
+            "`--host` and `RUN` are mutually exclusive|serried clean --host NAME [--host NAME]",
+        ),
+        (["init", "--name", "x"], "`--name` needs `--from`|serried init --from FILE --name NAME"),
+        (["report", "last", "--explain"], "`--explain` and `RUN` are mutually exclusive|serried report --explain"),
+        (["shell", "--rank", "1"], "`--rank` needs `RUN`|serried shell RUN --node N or --rank N"),
+        (
+            ["stop", "x", "--forget", "--now"],
+            "`--forget` and `--now` are mutually exclusive|--forget is for a run that may have no job",
+        ),
         (["cancel", "last"], "unknown command: `cancel`|did you mean `serried stop`? Stop runs."),
         (["xyzzy"], "unknown command: `xyzzy`|serried --help lists them"),
         (["submit", "--clustr", "x"], "unknown option: `--clustr`|did you mean `--cluster`?"),
@@ -44,7 +61,7 @@ OF_RERUN = "a rerun keeps the settings of its run; for others: serried submit â€
         (["completion"], "one of `bash`, `zsh` and `fish` is missing|serried completion --help"),
         (["ps", "--frobnicate"], "unknown option: `--frobnicate`|serried ps --help lists them"),
         (["fetch"], "missing argument `RUN`|serried fetch --help"),
-        (["ps", "-n", "x"], "invalid value for `-n` / `--last`: `x` is not a valid integer|serried ps --help"),
+        (["ps", "--last", "x"], "invalid value for `--last`: `x` is not a valid integer|serried ps --help"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_what_was_meant(words, said, monkeypatch, capsys):
@@ -99,7 +116,7 @@ def _said(words, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["submit"], ["lab"], ["lab", "up"], ["config", "show"], ["clusters", "show"], ["image", "build"]]
+    "words", [[], ["submit"], ["lab"], ["lab", "up"], ["config", "show"], ["clusters", "show"], ["env", "build"]]
 )
 def test_help_can_be_asked_for_by_a_word(words, monkeypatch, capsys):
     helped = _said(["help", *words], monkeypatch, capsys)
@@ -122,7 +139,7 @@ def test_help_on_help_on_arguments_and_on_what_is_no_command(monkeypatch, capsys
     assert said("help sbatch").startswith("error: unknown command: `sbatch`\n\nhint: did you mean `serried submit`?")
 
 
-@pytest.mark.parametrize("group", ["lab", "config", "env", "image"])
+@pytest.mark.parametrize("group", ["lab", "config", "env"])
 def test_a_group_without_a_command_prints_its_help_and_succeeds(group, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["serried", group])
     cli.main()  # SystemExit would carry another status
@@ -155,7 +172,7 @@ def test_an_error_with_json_is_on_stderr_alone(words, status, monkeypatch, capsy
 
 def test_other_words_lead_to_verbs_that_are_there_and_to_one_each():
     words = [word for others in MEANT.values() for word in others.split()]
-    assert set(MEANT) <= set(VERBS)
+    assert {command.split()[0] for command in MEANT} <= set(VERBS)
     assert len(words) == len(set(words))
     assert set(words) & set(VERBS) == set()
 

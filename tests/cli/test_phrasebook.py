@@ -68,7 +68,7 @@ def wrong(command: str) -> str | None:
     """What is not there of it; an argument that is left out is not: `serried stop`, in a sentence."""
     try:
         parse(shlex.split(command)[1:])
-    except click.MissingParameter:
+    except (click.MissingParameter, click.BadOptionUsage):  # `--from` in a sentence
         return None
     except (click.UsageError, AssertionError, KeyError, SerriedError) as error:
         return f"{command}: {error}"

@@ -193,7 +193,7 @@ def test_only_the_last_finished_ones_are_shown_unless_all_are_asked_for(serried,
     assert len(done.out.splitlines()) == 11
     assert done.out.splitlines()[1].startswith("nnnnnn")
     assert done.err == ""
-    assert len(serried("ps", "-n", "3").out.splitlines()) == 4
+    assert len(serried("ps", "--last", "3").out.splitlines()) == 4
     assert len(serried("ps", "--all").out.splitlines()) == len(serried("ps", "-a").out.splitlines()) == 13
 
 

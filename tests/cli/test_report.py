@@ -1,4 +1,4 @@
-"""`serried report` and `serried rule` as users meet them. The samples of GPUs are stand-ins."""
+"""`serried report` and `serried report --explain` as users meet them. The samples of GPUs are stand-ins."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def test_a_page_fits_on_a_terminal(serried, measured, terminal):
 def test_notes_can_be_muted(serried, measured):
     measured()
     done = serried("report", "--mute", "straggler", "--mute", "ranks-spread", "--mute", "cpu-mem-over")
-    assert [line for line in done.out.splitlines() if "serried rule" in line] == ["    serried rule time-over"]
+    assert [line for line in done.out.splitlines() if "serried report --explain" in line] == [
+        "    serried report --explain time-over"
+    ]
     assert serried("report", "--mute", "nothing").code == 2
 
 
@@ -117,11 +119,11 @@ def test_an_array_is_a_table_of_the_tasks_that_have_begun(serried, make):
         "    most.\n"
         "    Submit with `--mem-per-node 48G`: a job that requests less memory fits on\n"
         "    more nodes, so it starts sooner.\n"
-        "    serried rule cpu-mem-over\n"
+        "    serried report --explain cpu-mem-over\n"
         "  ! The run needed 5 % of its 10h, in k3f9q2/0, which needed most.\n"
         "    Submit with `--time 40m`: the scheduler fits short jobs into gaps, so they\n"
         "    start sooner.\n"
-        "    serried rule time-over\n"
+        "    serried report --explain time-over\n"
     )
     assert [note["rule"] for note in as_json(serried("report", "--json").out)["notes"]] == ["cpu-mem-over", "time-over"]
     assert "GPU busy     [|||||||||||               ]  41 %" in serried("report", "k3f9q2/1").out
@@ -182,9 +184,14 @@ def test_the_job_of_a_run_means_the_run(serried, measured):
 
 
 def test_the_list_and_the_page_of_rules(serried):
-    lines = serried("rule").out.splitlines()
+    lines = serried("report", "--explain").out.splitlines()
     assert lines[:2] == ["RULE                     MEANING", "oom                      The run ran out of memory"]
-    assert serried("rule", "gpu-low").out.startswith("# gpu-low\n\nThe GPUs were busy for a small part of the time.\n")
-    assert json.loads(serried("rule", "oom", "--json").out)["rules"][0]["title"] == "The run ran out of memory"
-    done = serried("rule", "gpu-lo")
+    assert serried("report", "--explain", "gpu-low").out.startswith(
+        "# gpu-low\n\nThe GPUs were busy for a small part of the time.\n"
+    )
+    assert (
+        json.loads(serried("report", "--explain", "oom", "--json").out)["rules"][0]["title"]
+        == "The run ran out of memory"
+    )
+    done = serried("report", "--explain", "gpu-lo")
     assert (done.code, done.err) == (2, "error: unknown rule: `gpu-lo`\n\nhint: did you mean `gpu-low`?\n")

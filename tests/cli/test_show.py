@@ -287,7 +287,7 @@ def test_the_launches_of_a_job_script_are_in_the_timeline_and_in_a_table(serried
         "  2.1     1      n1                 torchrun x.py\n"
         "  3       ?                         srun --multi-prog conf\n"
     )
-    assert "serried logs k3f9q2 --rank 3 --launch 2   the rank that failed first\n" in done.err
+    assert "serried logs k3f9q2 --rank 3 --step 2   the rank that failed first\n" in done.err
     first, second, inner, third = json.loads(serried("show", "last", "--json").out)["runs"][0]["attempts"][0][
         "launches"
     ]

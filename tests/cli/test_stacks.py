@@ -1,4 +1,4 @@
-"""`serried stacks` and `serried attach`: nodes that do not answer, runs that end meanwhile."""
+"""`serried stacks` and `serried shell --rank`: nodes that do not answer, runs that end meanwhile."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_run_without_ranks_now_and_a_whole_array(serried, make, ended):
         ("stacks aaaaaa", "has no running ranks: it is UNKNOWN", "why aaaaaa"),
         ("stacks bbbbbb", "has no running ranks: it is COMPLETED", "logs bbbbbb"),
         ("stacks cccccc", array, "stacks cccccc/3"),
-        ("attach cccccc", array, "attach cccccc/3"),
+        ("shell cccccc --rank 1", array, "shell cccccc/3 --rank 1"),
     ):
         run = words.split()[1]
         assert serried(*words.split()).err == f"error: run `{run}` {message}\n\nhint: serried {hint}\n"

@@ -206,8 +206,12 @@ def test_one_that_has_ended_is_no_error(serried, make, slurm):
 def test_an_uncertain_run_is_for_forget_and_that_needs_a_terminal_or_yes(serried, make, slurm):
     make(job=None).submit("uncertain")
     uncertain = serried("stop", "-y", "last")
-    assert (uncertain.code, "serried forget k3f9q2 gives it up" in uncertain.err, slurm.cancelled) == (3, True, [])
-    refused, forgotten = serried("forget", "last"), serried("forget", "-y", "last")
+    assert (uncertain.code, "serried stop --forget k3f9q2 gives it up" in uncertain.err, slurm.cancelled) == (
+        3,
+        True,
+        [],
+    )
+    refused, forgotten = serried("stop", "--forget", "last"), serried("stop", "--forget", "-y", "last")
     refusal = "error: refusing to forget the submission of k3f9q2 without confirmation\n\nhint: pass `--yes`\n"
     assert (refused.code, refused.err) == (2, refusal)
     assert (forgotten.code, forgotten.err) == (0, "forgot k3f9q2: if its job starts after all, it ends itself\n")

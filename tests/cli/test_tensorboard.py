@@ -1,4 +1,4 @@
-"""`serried tensorboard`, with TensorBoard itself: its data is read over HTTP."""
+"""`serried track tensorboard`, with TensorBoard itself: its data is read over HTTP."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ class Served(NamedTuple):
 
 @pytest.fixture
 def serve(tmp_path, monkeypatch):
-    """`serve("k3f9q2")` starts `serried tensorboard k3f9q2` and waits for its address."""
+    """`serve("k3f9q2")` starts `serried track tensorboard k3f9q2` and waits for its address."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     with contextlib.ExitStack() as stack:
 
         def start(*runs, through=()):
-            argv = [*through, sys.executable, "-m", "serried", "tensorboard", *runs]
+            argv = [*through, sys.executable, "-m", "serried", "track", "tensorboard", *runs]
             errors = stack.enter_context((tmp_path / "stderr").open("w"))
             process = stack.enter_context(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True))
             stack.callback(process.kill)
@@ -131,7 +131,10 @@ def test_the_attempts_of_a_run_are_one_curve_behind_a_token_on_loopback_alone(en
         code, answer = refusal(root + path)
         assert (code, json.loads(answer)) == (
             403,
-            {"error": "wrong or missing token", "hint": "open the address that `serried tensorboard` printed last"},
+            {
+                "error": "wrong or missing token",
+                "hint": "open the address that `serried track tensorboard` printed last",
+            },
         )
     assert refusal(f"{root}?{token}")[0] == 403
     assert refusal(urllib.request.Request(served.address, headers={"Host": "evil.example"}))[0] == 421
@@ -251,7 +254,7 @@ def test_a_port_that_is_taken_gets_a_note(monkeypatch, capsys):
 
 def test_an_ended_run_without_event_files_is_an_error(serried, ended):
     ended("k3f9q2")
-    done = serried("tensorboard", "k3f9q2")
+    done = serried("track", "tensorboard", "k3f9q2")
     assert (done.code, done.out) == (2, "")
     assert done.err == (
         "error: run `k3f9q2` has no event files of TensorBoard\n\n"
@@ -262,9 +265,11 @@ def test_an_ended_run_without_event_files_is_an_error(serried, ended):
 def test_without_tensorboard_the_command_says_how_to_install_it(serried, ended, monkeypatch):
     ended("k3f9q2")
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    done = serried("tensorboard", "k3f9q2")
+    done = serried("track", "tensorboard", "k3f9q2")
     assert done.code == 2
-    assert done.err.startswith("error: a library that `serried tensorboard` needs is not installed beside Serried: ")
+    assert done.err.startswith(
+        "error: a library that `serried track tensorboard` needs is not installed beside Serried: "
+    )
     assert done.err.endswith(f"\n\nhint: {install_hint('track')}\n")
 
 

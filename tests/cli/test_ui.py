@@ -1,4 +1,4 @@
-"""`serried ui` as its user starts it: what it prints, who can connect, and how it ends."""
+"""`serried watch --web` as its user starts it: what it prints, who can connect, and how it ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def start(tmp_path):
 
     def begin(*arguments):
         errors = (tmp_path / "stderr").open("w")
-        argv = [sys.executable, "-m", "serried", "ui", *arguments]
+        argv = [sys.executable, "-m", "serried", "watch", "--web", *arguments]
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True)
         errors.close()
         started.append(process)
@@ -93,7 +93,7 @@ def test_a_dead_socket_is_replaced_and_one_in_use_is_not(start, tmp_path, serrie
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     start("--socket", str(path))
-    again = serried("ui", "--socket", str(path))
+    again = serried("watch", "--web", "--socket", str(path))
     assert (again.code, again.err.splitlines()[0]) == (2, f"error: cannot listen on `{path}`: address already in use")
     assert path.exists()
 
@@ -106,7 +106,7 @@ def test_a_socket_is_reached_by_the_address_that_its_user_came_by(start, tmp_pat
 
 def test_without_an_output_it_serves_until_a_signal(tmp_path):
     path = tmp_path / "ui.sock"
-    argv = [sys.executable, "-m", "serried", "ui", "--socket", str(path)]
+    argv = [sys.executable, "-m", "serried", "watch", "--web", "--socket", str(path)]
     process = subprocess.Popen(["bash", "-c", 'exec "$@" >&-', "bash", *argv])
     try:
         until(path.is_socket)
@@ -120,7 +120,7 @@ def test_without_an_output_it_serves_until_a_signal(tmp_path):
 def test_a_taken_port_is_an_error(serried):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = serried("ui", "--port", str(port))
+        done = serried("watch", "--web", "--port", str(port))
     message = f"error: cannot listen on port {port}: address already in use"
     hint = "hint: leave out `--port`, and Serried takes a free one"
     assert (done.code, done.err) == (2, f"{message}\n\n{hint}\n")
@@ -129,7 +129,7 @@ def test_a_taken_port_is_an_error(serried):
 def test_without_its_libraries_it_says_how_to_install_them(serried, monkeypatch):
     monkeypatch.delattr(web, "server", raising=False)
     monkeypatch.setitem(sys.modules, "serried.views.web.server", None)
-    done = serried("ui")
+    done = serried("watch", "--web")
     assert (done.code, done.err.partition("hint: ")[2]) == (2, f"{install_hint('ui')}\n")
 
 

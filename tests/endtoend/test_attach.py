@@ -1,4 +1,4 @@
-"""`serried attach` beside ranks that run: on this machine, on two nodes of a Slurm, in a terminal."""
+"""`serried shell --rank` beside ranks that run: on this machine, on two nodes of a Slurm, in a terminal."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_command_has_the_environment_of_its_rank_and_exits_with_its_status(pla
     run = begin(place, *size, "--set", "environment.env.OF_THE_EXPERIMENT=a b", ranks=2)
 
     for rank in (0, 1):
-        done = place.serried("attach", run, "--rank", str(rank), "--", sys.executable, "-c", SHOW)
+        done = place.serried("shell", run, "--rank", str(rank), "--", sys.executable, "-c", SHOW)
         assert done.returncode == 0, done.stderr
         folder, variables = json.loads(done.stdout)
         assert folder == str(place.directory(run) / "source" / "below")
@@ -66,9 +66,9 @@ def test_a_command_has_the_environment_of_its_rank_and_exits_with_its_status(pla
         assert absent & variables.keys() == set()
         if place.cluster == "slurm":
             assert variables["SLURM_NODEID"] == str(rank)
-    assert place.serried("attach", run, "--", "sh", "-c", "exit 7").returncode == 7
-    assert place.serried("attach", run, "--", "no-such-program").returncode == 127
-    missing = place.serried("attach", run, "--rank", "5")
+    assert place.serried("shell", run, "--rank", "0", "--", "sh", "-c", "exit 7").returncode == 7
+    assert place.serried("shell", run, "--rank", "0", "--", "no-such-program").returncode == 127
+    missing = place.serried("shell", run, "--rank", "5")
     assert missing.returncode == 2
     assert missing.stderr.splitlines() == [
         f"error: rank 5 does not run now in run `{run}`",
@@ -77,14 +77,16 @@ def test_a_command_has_the_environment_of_its_rank_and_exits_with_its_status(pla
     ]
     assert place.show(run)["state"] == "RUNNING"
     end(place, run)
-    ended = place.serried("attach", run)
+    ended = place.serried("shell", run, "--rank", "0")
     assert ended.stderr.splitlines()[0] == f"error: run `{run}` is not running: it is COMPLETED"
 
 
 def test_values_of_a_ranks_secrets_are_in_no_file_and_no_argv(local: Place, begin):
     place = Place(local.cluster, local.project, {**local.environ, "MY_TOKEN": "very-secret-77"})
     run = begin(place, "--cpus", "1", "--mem", "100M", "--set", 'environment.secrets=["MY_TOKEN"]', ranks=1)
-    done = local.serried("attach", run, "--", "sh", "-c", "echo $MY_TOKEN; cat /proc/$PPID/cmdline /proc/$$/cmdline")
+    done = local.serried(
+        "shell", run, "--rank", "0", "--", "sh", "-c", "echo $MY_TOKEN; cat /proc/$PPID/cmdline /proc/$$/cmdline"
+    )
     assert done.stdout.splitlines()[0] == "very-secret-77", done.stderr
     assert done.stdout.count("very-secret-77") == 1
     files = (path for path in place.directory(run).rglob("*") if path.is_file())
@@ -98,7 +100,7 @@ def test_a_shell_on_a_terminal_reads_its_startup_file_and_keeps_the_ranks_path(l
     (home / ".bashrc").write_text("export PATH=/bin:/usr/bin; export FROM_RC=1\n")
     place = Place(local.cluster, local.project, {**local.environ, "HOME": str(home)})
     run = begin(place, "--cpus", "1", "--mem", "100M", ranks=1)
-    argv = [sys.executable, "-m", "serried", "attach", run]
+    argv = [sys.executable, "-m", "serried", "shell", run, "--rank", "0"]
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(place.project)
@@ -115,7 +117,7 @@ def test_a_shell_on_a_terminal_reads_its_startup_file_and_keeps_the_ranks_path(l
     text = printed.decode()
     assert os.WEXITSTATUS(status) == 5, text
     assert "rc=1 prompt=(rank 0) path=" in text
-    path = place.serried("attach", run, "--", "printenv", "PATH").stdout.strip()
+    path = place.serried("shell", run, "--rank", "0", "--", "printenv", "PATH").stdout.strip()
     assert path != "/bin:/usr/bin"
     assert f"path={path}" in "".join(text.split("\r\n"))
     end(place, run)
@@ -123,7 +125,7 @@ def test_a_shell_on_a_terminal_reads_its_startup_file_and_keeps_the_ranks_path(l
 
 def test_a_shell_without_a_terminal_runs_the_commands_of_its_input(place: Place, begin):
     run = begin(place, "--cpus", "1", "--mem", "100M", ranks=1)
-    argv = [sys.executable, "-m", "serried", "attach", run]
+    argv = [sys.executable, "-m", "serried", "shell", run, "--rank", "0"]
     done = subprocess.run(
         argv,
         input="echo $SERRIED_RUN_ID\nexit 5\n",
@@ -145,6 +147,6 @@ def test_beside_the_script_of_a_job_script(local: Place, wait_until):
     run = local.submit("job.sh")
     log = local.directory(run) / "attempts" / "1" / "script.log"
     wait_until(lambda: "started" in log.read_text())
-    done = local.serried("attach", run, "--", "sh", "-c", "echo $SERRIED_RUN_ID")
+    done = local.serried("shell", run, "--rank", "0", "--", "sh", "-c", "echo $SERRIED_RUN_ID")
     assert (done.returncode, done.stdout) == (0, f"{run}\n"), done.stderr
     local.serried("stop", "-y", "--now", run)

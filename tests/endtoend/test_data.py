@@ -89,7 +89,7 @@ def test_it_can_be_there_before_the_job_that_needs_it(local, there):
         [("it's", "source", 9)],
         [("it's", "cache", 9)],
     ]
-    kept = json.loads(local.serried("du", "--json").stdout)["things"]
+    kept = json.loads(local.serried("clean", "--list", "--json").stdout)["things"]
     assert [thing["name"] for thing in kept if thing["kind"] == "staged data"] == [f"{there.parent}/pool/it's"]
     done = local.serried("shell", "train", *made, "--", "bash", "-c", READ)
     assert text_of(there, done.stdout) == "its text\n"

@@ -70,7 +70,7 @@ def test_an_imported_script_does_what_it_does_with_sbatch(slurm, tmp_path: Path)
     environ = {**slurm.environ, "HERE": str(folders[0])}
     subprocess.run(command, cwd=slurm.project, env=environ, check=True, capture_output=True, timeout=120)
 
-    slurm.serried("import", "job.sh")
+    slurm.serried("init", "--from", "job.sh")
     slurm.environ["HERE"] = str(folders[1])
     run = slurm.submit("who")
     assert slurm.wait(run)[0] == 0, slurm.serried("why", run).stdout

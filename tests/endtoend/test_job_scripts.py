@@ -206,7 +206,7 @@ def test_a_failed_launch_fails_the_run_unless_the_script_handles_it(slurm: Place
     assert end["message"] == f"rank 2 {ignored}"
     why = slurm.why(run)
     assert (why["first_failure"]["rank"], why["first_failure"]["launch"], why["tail"]) == (2, "5", ["rank 2"])
-    assert why["advice"][0].endswith(f"serried logs {run} --rank 2 --launch 5")
+    assert why["advice"][0].endswith(f"serried logs {run} --rank 2 --step 5")
     assert slurm.serried("logs", run).stdout.endswith("done\n")
     shown = slurm.show(run)["attempts"][0]["launches"]
     assert [(each["ranks"], each["exit_code"], each["handled"]) for each in shown] == [

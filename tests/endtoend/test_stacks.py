@@ -119,7 +119,9 @@ def test_a_rank_in_a_container_and_a_command_beside_it(local: Place, tmp_path: P
     place = Place(local.cluster, local.project, {**local.environ, "PATH": containing.path_with(runtime)})
     run = begin(place, "x", "--ranks", "1", wait_until=wait_until, ranks=1)
     wait_until(lambda: innermost(place, run) == {0: "all_reduce"})
-    done = place.serried("attach", run, "--", "sh", "-c", f"cat {containing.MARK}; echo $SERRIED_RUN_ID; pwd")
+    done = place.serried(
+        "shell", run, "--rank", "0", "--", "sh", "-c", f"cat {containing.MARK}; echo $SERRIED_RUN_ID; pwd"
+    )
     assert done.stdout == f"inside\n{run}\n{place.directory(run)}/source\n", done.stderr
     stop(place, run)
 

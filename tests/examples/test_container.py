@@ -51,7 +51,7 @@ def test_its_ranks_learn_in_the_container(tmp_path: Path):
 def test_its_image_is_made_from_its_definition(tmp_path: Path):
     project = shutil.copytree(EXAMPLE, tmp_path / "container")
 
-    said = serried(project, "image", "build", "--dry-run").stdout
+    said = serried(project, "env", "build", "--dry-run").stdout
 
     assert shlex.quote((EXAMPLE / "torch.def").read_text()) in said
     assert said.rstrip().endswith("/torch.sif")

@@ -30,7 +30,7 @@ SUGGESTED = {
     "from-hpc-helper": ["rendezvous", "runs"],
     "from-kaust-horovod": ["checkpoint-watch"],
 }
-"""Features that `serried import` suggests for the script, in its order."""
+"""Features that `serried init --from` suggests for the script, in its order."""
 
 
 def test_every_example_is_tried():

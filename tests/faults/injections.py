@@ -213,7 +213,12 @@ def damage_record(case: Case) -> Heal:
         chosen.write_bytes(bytes(4096) if how == "zeros" else content[: len(content) // 2])
     case.is_hit = True
     case.say(f"{chosen.relative_to(copy)} of another run: {how}")
-    for words in (("ps", "--all", "--json"), ("du",), ("report", record.name), ("clean", "--dry-run", "--records")):
+    for words in (
+        ("ps", "--all", "--json"),
+        ("clean", "--list"),
+        ("report", record.name),
+        ("clean", "--dry-run", "--records"),
+    ):
         try:
             done = case.place.serried(*words, timeout=COMMAND_SECONDS)
         except subprocess.TimeoutExpired:

@@ -171,7 +171,7 @@ def test_forget_gives_up_what_stays_uncertain(cluster):
     cluster.submit("hang")
     cluster.set("FAKE_SLURM_MODE", "unreachable")
     (record,) = records()
-    done = command_line.here("forget", "-y", "last")
+    done = command_line.here("stop", "--forget", "-y", "last")
     assert "if its job starts after all, it ends itself" in done.stderr
     assert record.submissions[0].state == "failed"
     assert record.where.claim(record.submissions[0].token).read_text() == WITHDRAWN

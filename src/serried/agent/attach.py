@@ -1,4 +1,4 @@
-"""Become a shell, or a command, with the environment of a rank that runs on this node: `serried attach`.
+"""Become a shell, or a command, with the environment of a rank that runs on this node: `serried shell --rank`.
 
 The environment is read in /proc and goes to the new program alone. It is in no file and in no argv.
 """

@@ -24,7 +24,6 @@ from serried.base.errors import SerriedError, UsageError
 GROUPS = {
     "Begin": {
         "init": "Write a serried.toml that fits this folder, or a whole project.",
-        "import": "Write a serried.toml for a job script.",
     },
     "Run": {
         "run": "Run here, now, in the foreground.",
@@ -33,13 +32,12 @@ GROUPS = {
         "rerun": "Submit an old run again, from its newest checkpoint.",
         "check-resume": "Check that a training resumes exactly.",
         "bench": "Measure how fast a training gets with more ranks.",
-        "shell": "Open a shell on a node, or in a running job.",
-        "attach": "Open a shell beside a running rank.",
+        "shell": "Open a shell on a node, or beside a running rank.",
         "stage": "Show the data to stage in, or stage it in advance.",
     },
     "Look": {
         "ps": "List runs, the running ones first.",
-        "watch": "Watch runs live: steps, GPUs, loss, output.",
+        "watch": "Watch runs live, on the terminal or in a browser.",
         "show": "Show a run's plan, timeline and files.",
         "logs": "Print or follow the output of the ranks.",
         "metrics": "Export logged and measured values: CSV, JSON.",
@@ -48,20 +46,16 @@ GROUPS = {
         "stacks": "Print where each rank is now, without ending it.",
         "profile": "Profile a few steps: operators, data, idle GPU, trace.",
         "report": "Show what runs used, and which line to change.",
-        "rule": "Explain a note of `serried report`.",
         "wait": "Wait for runs; exit 0 if all succeeded.",
         "fetch": "Copy results and outputs to a folder.",
-        "tensorboard": "Show runs in TensorBoard, also while they train.",
-        "ui": "Show runs in a browser: curves, GPUs, live logs.",
-        "track": "Upload what trackers logged offline.",
+        "track": "Upload to trackers, or show runs in TensorBoard.",
     },
-    "End": {"stop": "Stop runs.", "forget": "Drop a submission whose outcome is unknown."},
-    "Tidy": {"du": "Show disk usage.", "clean": "Delete files that no run needs."},
+    "End": {"stop": "Stop runs."},
+    "Tidy": {"clean": "Show disk usage, and delete files that no run needs."},
     "Set up": {
         "config": "Show each setting and where it comes from.",
         "clusters": "List the clusters known here, or show one.",
-        "env": "Show, build or check an experiment's environment.",
-        "image": "Build the container images of experiments.",
+        "env": "Show, build or check environments and images.",
         "lab": "Start and stop a throwaway Slurm on this machine.",
         "docs": "Print a page of the documentation.",
         "completion": "Print the completion script for a shell.",
@@ -70,18 +64,11 @@ GROUPS = {
 """The list of `serried --help`, in the order in which a user meets the commands."""
 
 MODULE_OF = {
-    "import": "init",
     "check-resume": "check_resume",
     "rerun": "submit",
-    "attach": "shell",
     "watch": "ps",
-    "rule": "report",
     "wait": "stop",
-    "tensorboard": "ui",
-    "forget": "stop",
-    "du": "clean",
     "clusters": "config",
-    "image": "env",
     "completion": "docs",
 }
 """Commands whose module has another name. A second command in a module is the function `NAME_command`."""
@@ -94,11 +81,13 @@ VERBS = {verb: words for group in GROUPS.values() for verb, words in group.items
 
 MEANT = {
     "ps": "list ls jobs runs squeue sacct qstat status",
+    "watch --web": "ui web dashboard browser",
     "watch": "top htop monitor live nvitop turm",
     "submit": "sbatch qsub send start launch queue-up",
     "run": "exec torchrun mpirun",
     "sweep": "tune grid search optimize hyperparameters multirun",
     "rerun": "resume restart retry requeue continue qrerun resubmit",
+    "shell RUN --rank N": "attach debug enter",
     "shell": "ssh srun salloc interactive bash",
     "logs": "log tail output cat print follow",
     "show": "info describe inspect view plan",
@@ -107,24 +96,24 @@ MEANT = {
     "why": "explain diagnose",
     "bench": "benchmark scaling speedup throughput",
     "stacks": "stack traceback hang py-spy gdb pstack",
-    "attach": "debug enter",
+    "report --explain NAME": "rule rules",
     "report": "seff jobstats reportseff efficiency stats",
     "fetch": "pull download results get sync",
-    "tensorboard": "tb board tfevents",
-    "ui": "web dashboard browser",
-    "track": "wandb mlflow",
+    "track tensorboard": "tensorboard tb board tfevents",
+    "track sync": "wandb mlflow",
+    "stop --forget RUN": "forget",
     "stop": "cancel kill scancel qdel abort end",
     "clean": "rm remove delete prune purge gc",
-    "du": "space usage quota",
+    "clean --list": "du space usage quota",
+    "init --from FILE": "import convert migrate translate",
     "init": "new create template",
-    "import": "convert migrate translate",
     "clusters": "cluster profiles partitions",
     "stage": "data upload push",
     "config": "settings get-config",
-    "image": "container build",
+    "env build": "image container build",
     "env": "venv conda environment",
 }
-"""Words of schedulers and of other tools, by the command that does the same."""
+"""Words of schedulers, of other tools and of earlier versions, by the command that does the same."""
 
 OPTIONS_MEANT = {
     "--mem": "mem-per-gpu pmem memory",
@@ -213,8 +202,8 @@ class CommandsByName(GroupWithHelp):
 
         meant = [verb for verb, others in MEANT.items() if word.lower() in others.split()]
         meant = meant or difflib.get_close_matches(word, VERBS, n=1)
-        hint = f"did you mean `serried {meant[0]}`? {VERBS[meant[0]]}" if meant else "serried --help lists them"
-        raise UsageError(f"unknown command: `{word}`", hint=hint)
+        hint = f"did you mean `serried {meant[0]}`? {VERBS.get(meant[0], '')}" if meant else "serried --help lists them"
+        raise UsageError(f"unknown command: `{word}`", hint=hint.rstrip())
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         widest = max(map(len, VERBS))

@@ -1,4 +1,4 @@
-"""`serried du` and `clean`: measure what runs have on disks, and delete what no run needs, after showing it."""
+"""`serried clean`: measure what runs have on disks, and delete what no run needs, after showing it."""
 
 from __future__ import annotations
 
@@ -38,20 +38,8 @@ class UsageRow:
     parts: dict[str, Size] = field(default_factory=dict)
 
 
-@click.command()
-@click.argument("runs", metavar="[RUN...]", nargs=-1, shell_complete=run_view.complete_runs)
-@click.option("--all", "everything", is_flag=True, help=f"List all, not only the {_SHOWN} largest.")
-@run_view.as_json
-def du_command(*, runs: tuple[str, ...], everything: bool, as_json: bool) -> None:
-    r"""Show disk usage: of runs and everything kept for them, the largest first.
-
-    \b
-    serried du             everything
-    serried du last        one run: checkpoints, results, outputs, the rest
-
-    Outputs are files that a run wrote by relative paths. FILES includes folders and links, as an inode
-    quota does. SIZE is the size of the files' content.
-    """
+def _list(runs: Sequence[str], *, everything: bool, as_json: bool) -> None:
+    """Print how much disk space is used, the largest first; for named runs the parts of each."""
     now = time.time()
     found = _measure_all(runs)
     if as_json:
@@ -140,13 +128,13 @@ def _out_usage(rows: Sequence[UsageRow], now: float, shown: int | None) -> None:
         name, changed = printable(row.thing.name), _ago(now, row.size.newest)
         lines.append([row.thing.kind, name, *_amount(row.size), *of_parts, changed])
     if rest := rows[len(lines) :]:
-        lines.append(["", f"{len(rest)} more: serried du --all", *_amount(_sum(rest)), "", "", "", ""])
+        lines.append(["", f"{len(rest)} more: serried clean --list --all", *_amount(_sum(rest)), "", "", "", ""])
     total = _sum(rows)
     lines.append(["all", "", *_amount(total), "", "", "", ""])
     heads: Sequence[str] = _USAGE_HEADS
     widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
     if console.is_terminal() and sum(widths) + 2 * (len(widths) - 1) > console.columns():
-        # Names matter more than the parts, which `serried du RUN` lists.
+        # Names matter more than the parts, which `serried clean --list RUN` lists.
         heads, *lines = ([*line[: _PARTS_AT[0]], *line[_PARTS_AT[1] :]] for line in (heads, *lines))
     console.out_table(heads, lines, shrink=1)
     if total.unread:
@@ -158,9 +146,11 @@ Measured = list[tuple[Thing, Size]]
 
 @click.command()
 @click.argument("runs", metavar="[RUN...]", nargs=-1, shell_complete=run_view.complete_runs)
+@click.option("--list", "lists", is_flag=True, help="Show disk usage, the largest first, and delete nothing.")
+@click.option("--all", "everything", is_flag=True, help=f"With --list: all, not only the {_SHOWN} largest.")
 @click.option("--older-than", "age", metavar="TIME", help="Also runs that ended before: 30d, 2026-09-01.")
 @click.option(
-    "--node",
+    "--host",
     "hosts",
     metavar="NAME",
     multiple=True,
@@ -174,6 +164,8 @@ Measured = list[tuple[Thing, Size]]
 def command(
     *,
     runs: tuple[str, ...],
+    lists: bool,
+    everything: bool,
     age: str | None,
     hosts: tuple[str, ...],
     outputs: bool,
@@ -185,20 +177,29 @@ def command(
     r"""Delete files that no run needs, after showing their sizes and asking for confirmation.
 
     \b
+    serried clean --list               what takes disk space
+    serried clean --list last          one run: checkpoints, results, outputs …
     serried clean                      files that no run needs
     serried clean --older-than 30d     also runs, environments and images so old
     serried clean k3f9q2 lr-sweep      these runs, with their checkpoints
-    serried clean --node n017          what dead jobs have left on that node
+    serried clean --host n017          what dead jobs have left on that node
 
     Without RUN or --older-than, no run is deleted: only the remains of interrupted deletions and builds,
     and archives of code that no run has. A run that may still run, or that another run needs, always
     stays. The record of a run stays for `ps --all` and `show`. Jobs delete their own files on the disks of
     compute nodes, or your next job there does.
     A run with outputs (files that it wrote by relative paths) that were not fetched stays without --outputs.
+    In a list, FILES includes folders and links, as an inode quota does. SIZE is the size of the files' content.
     """
+    kinds = {"older_than": age, "outputs": outputs, "records": records}
+    if lists:
+        hint = "`--list` deletes nothing: serried clean --list [RUN]..."
+        run_view.exclude("--list", hint, host=hosts, **kinds, dry_run=dry_run, yes=yes)
+        _list(runs, everything=everything, as_json=as_json)
+        return
+    run_view.need("--list", "serried clean --list --all", all=everything)
     if hosts:
-        if runs or age or records or outputs:
-            raise UsageError("`--node` excludes runs and other options", hint="serried clean --node NAME [--node NAME]")
+        run_view.exclude("--host", "serried clean --host NAME [--host NAME]", RUN=runs, **kinds)
         _sweep(hosts, dry_run=dry_run, as_json=as_json)
         return
     now = time.time()

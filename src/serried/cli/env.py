@@ -1,4 +1,4 @@
-"""`serried env` and `image`: show, build and check environments, and build container images."""
+"""`serried env`: show, build and check environments, and build container images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from serried.base.errors import EnvironmentFailed, UsageError
 from serried.cli import GroupWithHelp, options, run_view
 from serried.schema.plan import Plan
 from serried.submission import builds, prepare
-from serried.submission.containers import image_to_build
 from serried.submission.deliver import silent
 from serried.submission.plan import environment_of
 from serried.views import console
@@ -21,11 +20,11 @@ from serried.views import console
 
 @click.group(cls=GroupWithHelp)
 def command() -> None:
-    r"""Show, build or check an experiment's environment.
+    r"""Show, build or check an experiment's environment, or build its container image.
 
     \b
     serried env show train      its values and their settings
-    serried env build train     build it now, unless it exists
+    serried env build train     build it or its image now, unless it exists
     serried env check train     activate it here and run its `check`
     serried env clean           delete environments that are not used any more
 
@@ -71,21 +70,54 @@ def show(experiment: str | None, cluster: str | None, settings: tuple[str, ...],
         console.next_steps([(build, "build it now; `serried submit` does so too")])
 
 
-@command.command(short_help="Build an environment unless it exists.")
+@command.command(cls=options.TakesCommand, short_help="Build an environment or an image unless it exists.")
 @_takes_experiment
-def build(experiment: str | None, cluster: str | None, settings: tuple[str, ...], *, as_json: bool) -> None:
-    """Build the environment of EXPERIMENT unless it exists; print its folder."""
+@click.option("--job/--here", "by_job", default=None, help="By a job, or on this machine.  [default: as configured]")
+@click.option("--dry-run", is_flag=True, help="Print how it would be built, and build nothing.")
+def build(
+    experiment: str | None,
+    cluster: str | None,
+    settings: tuple[str, ...],
+    *,
+    by_job: bool | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    r"""Build the environment of EXPERIMENT, or its container image, unless it exists; print its path.
+
+    \b
+    serried env build train                 from its requirements or `container.image`
+    serried env build train --job           in a job, where login nodes may not build
+    serried env build train -- --fakeroot   more words for `apptainer build`
+
+    An image is built from a definition, an address or a list of packages. Serried keeps images beside the run
+    directories, under a hash of their inputs. If two commands build the same one at once, the second waits for
+    the first. Older ones stay for runs that use them.
+    """
+    words = tuple(click.get_current_context().meta.get(options.COMMAND, ()))
     plan, resolved = _plan(experiment, cluster, settings)
-    if plan.environment.build is None:
-        hint = "`venv = true` in `[experiments.NAME.environment]` builds one from your requirements"
-        raise UsageError("this experiment uses an existing environment; nothing to build", hint=hint)
-    with options.progress() as observe:
-        plan = prepare.settle_environment(plan, resolved, os.environ, observe).plan
-    found = prepare.inspect_environment(plan, os.environ)
+    recipe = prepare.recipe_of(plan, os.environ, words)
+    usual = resolved.cluster.build
+    where = usual if by_job is None else "here" if not by_job else "job" if usual == "here" else usual
+    existing = recipe.finished()
+    folder = existing or recipe.expected
+    if dry_run and not as_json:
+        state = "exists" if existing else "would be built"
+        console.say(f"{folder / recipe.product} {state}, from {recipe.source}")
+        console.out(recipe.script(folder))
+        return
+    if not dry_run:
+        with options.progress() as observe:
+            show = observe or silent
+            folder = builds.provide(recipe, prepare.builder_of(plan, resolved, os.environ, where, show), show)
+    path = str(folder / recipe.product if plan.container else folder)
     if as_json:
-        console.out_json(environment=found.to_json())
-    else:
-        console.out(found.to_json()["prefix"])
+        environment = None if plan.container else prepare.inspect_environment(plan, os.environ).to_json()
+        answer = {"environment": environment} if environment else {"image": path, "source": recipe.source}
+        console.out_json(**answer, was_there=existing is not None, script=recipe.script(folder))
+        return
+    console.say(f"{'already built' if existing else 'built'}, from {recipe.source}")
+    console.out(path)
 
 
 @command.command(short_help="Activate an environment and run its `check`.")
@@ -132,63 +164,3 @@ def clean(*, dry_run: bool, as_json: bool) -> None:
 def _plan(experiment: str | None, cluster: str | None, settings: tuple[str, ...]) -> tuple[Plan, config.Resolved]:
     resolved = options.resolve(experiment, options.overrides({}, settings), cluster)
     return environment_of(resolved), resolved
-
-
-@click.group(cls=GroupWithHelp)
-def image_command() -> None:
-    r"""Build the container images of experiments.
-
-    \b
-    serried image build train   from `container.image` of the experiment
-    """
-
-
-@image_command.command("build", cls=options.TakesCommand, short_help="Build the image of an experiment.")
-@click.argument("experiment", required=False)
-@click.option("--cluster", metavar="NAME", help="For which cluster; `serried clusters` lists them.")
-@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting, as for `submit`.")
-@click.option("--job/--here", "by_job", default=None, help="By a job, or on this machine.  [default: the cluster's]")
-@click.option("--dry-run", is_flag=True, help="Print the image and how to build it; build nothing.")
-@run_view.as_json
-def build_image(
-    *,
-    experiment: str | None,
-    cluster: str | None,
-    settings: tuple[str, ...],
-    by_job: bool | None,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
-    r"""Build the image of EXPERIMENT from its definition, an address or a list of packages.
-
-    \b
-    serried image build train               unless it exists already
-    serried image build train --job         in a job, where login nodes may not build
-    serried image build train -- --fakeroot more words for `apptainer build`
-
-    Serried keeps images beside the run directories, under a hash of their inputs. If two commands build
-    the same image at once, the second waits for the first. Older images stay for runs that use them.
-    """
-    words = tuple(click.get_current_context().meta.get(options.COMMAND, ()))
-    overrides = options.overrides({}, settings)
-    resolved = config.resolve(experiment, None, overrides, cluster, Path.cwd(), os.environ)
-    plan = environment_of(resolved)
-    recipe = image_to_build(plan, os.environ, words)
-    existing = recipe.finished()
-    folder = existing or recipe.expected
-    if dry_run and not as_json:
-        state = "exists" if existing else "would be built"
-        console.say(f"{folder / recipe.product} {state}, from {recipe.source}")
-        console.out(recipe.script(folder))
-        return
-    if not dry_run:
-        where = resolved.cluster.build if by_job is None else "job" if by_job else "here"
-        with options.progress() as observe:
-            show = observe or silent
-            folder = builds.provide(recipe, prepare.builder_of(plan, resolved, os.environ, where, show), show)
-    if as_json:
-        answer = {"image": str(folder / recipe.product), "source": recipe.source, "was_there": existing is not None}
-        console.out_json(**answer, script=recipe.script(folder))
-        return
-    console.say(f"{'already built' if existing else 'built'}, from {recipe.source}")
-    console.out(str(folder / recipe.product))

@@ -1,4 +1,4 @@
-"""`serried init` and `import`: write a serried.toml for a folder or a job script, or a project from a template."""
+"""`serried init`: write a serried.toml for a folder or a job script, or a project from a template."""
 
 from __future__ import annotations
 
@@ -27,23 +27,8 @@ from serried.views import console
 from serried.views.text import fit, pad, printable
 
 
-@click.command()
-@click.argument("script", metavar="SCRIPT")
-@click.option("--name", metavar="NAME", help="Name of the experiment.  [default: of the job or file]")
-@click.option("--dry-run", is_flag=True, help="Print the file and write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, with all suggestions.")
-def import_command(*, script: str, name: str | None, dry_run: bool, as_json: bool) -> None:
-    r"""Write a serried.toml for a job script.
-
-    \b
-    serried import train.sbatch                   write serried.toml
-    serried import train.pbs --dry-run            show it
-    serried import next.sbatch >> serried.toml    add to an existing file
-
-    The file names the script, which runs unchanged, and has its directives as settings. Suggestions
-    name the features of Serried that replace lines of the script. Run the command in the folder
-    where you submit the script. Never overwrites.
-    """
+def _import(script: str, name: str | None, *, dry_run: bool, as_json: bool) -> None:
+    """Write a serried.toml that names the script; print it in a dry run, or if there is a serried.toml."""
     here = Path.cwd()
     path = here / layers.FILE
     is_there = os.path.lexists(path)
@@ -129,25 +114,47 @@ class Draft:
 @click.command()
 @click.option("--template", type=click.Choice(list(templates.TEMPLATES)), help="Write a whole project from a template.")
 @click.option("--list", "lists", is_flag=True, help="List the templates.")
+@click.option("--from", "script", metavar="FILE", help="Write it for a job script.")
+@click.option("--name", metavar="NAME", help="With --from: name of the experiment.  [default: of the job or file]")
 @click.option("--dry-run", is_flag=True, help="Print the files and write nothing.")
 @run_view.as_json
-def command(*, template: str | None, lists: bool, dry_run: bool, as_json: bool) -> None:
+def command(
+    *, template: str | None, lists: bool, script: str | None, name: str | None, dry_run: bool, as_json: bool
+) -> None:
     r"""Write a serried.toml for this folder, its training script and this cluster.
 
     \b
     serried init                    for the script in this folder
     serried init --list             list the templates
     serried init --template train   a script, its serried.toml and its test
+    serried init --from job.sbatch  for a job script
+    serried init --from next.sbatch >> serried.toml    add to an existing file
 
     A template trains on two ranks without changes; its test shows that. Never overwrites.
+    With --from, the file names the script, which runs unchanged, and has its directives as settings.
+    Suggestions name the features of Serried that replace lines of the script. Run the command in the folder
+    where you submit the script.
     """
-    if lists and as_json:
+    if script is not None:
+        run_view.exclude("--from", "serried init --from FILE", template=template, list=lists)
+        _import(script, name, dry_run=dry_run, as_json=as_json)
+        return
+    run_view.need("--from", "serried init --from FILE --name NAME", name=name)
+    if lists:
+        _list(as_json=as_json)
+    else:
+        _init(template, dry_run=dry_run, as_json=as_json)
+
+
+def _list(*, as_json: bool) -> None:
+    if as_json:
         console.out_json(templates=[{"name": name, "help": text} for name, text in templates.TEMPLATES.items()])
         return
-    if lists:
-        for name, text in templates.TEMPLATES.items():
-            console.out(f"{pad(name, 9)}  {text}")
-        return
+    for name, text in templates.TEMPLATES.items():
+        console.out(f"{pad(name, 9)}  {text}")
+
+
+def _init(template: str | None, *, dry_run: bool, as_json: bool) -> None:
     here = Path.cwd()
     draft = _project(here, template) if template else _settings(here)
     if not dry_run:
@@ -215,7 +222,9 @@ def _settings(here: Path) -> Draft:
         )
     if jobs := job_script.names_in(here):
         job = jobs[0]
-        notes.append(f"`{job}` is a job script; add its settings: serried import {shlex.quote(job)} >> serried.toml")
+        notes.append(
+            f"`{job}` is a job script; add its settings: serried init --from {shlex.quote(job)} >> serried.toml"
+        )
     if script is None and (several := folder.find_programs(here)):
         more = f" and {len(several) - _NAMED} more" if len(several) > _NAMED else ""
         listed = ", ".join(f"`{name}`" for name in several[:_NAMED])

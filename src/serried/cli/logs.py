@@ -366,10 +366,10 @@ def nothing_written(selection: Selection, choice: LogChoice) -> None:
 @click.option("--node", type=click.IntRange(0), metavar="N", help="Only the ranks of node N.")
 @click.option("--launcher", is_flag=True, help="Output of the launcher, such as torchrun, on each [node].")
 @click.option("--beside", type=click.IntRange(0), metavar="I", help="Output of command I of `beside` on each [node].")
-@click.option("--launch", metavar="ID", help="Ranks of launch ID of a job script: 1 is its first srun or torchrun.")
+@click.option("--step", "launch", metavar="STEP", help="Ranks of this launch in a job script: 1 is its first srun.")
 @click.option("--attempt", type=click.IntRange(1), metavar="K", help="Attempt K instead of the latest.")
 @click.option("--all-attempts", is_flag=True, help="All attempts in their order, each below a heading.")
-@click.option("-n", "--tail", type=click.IntRange(1), metavar="N", help="Only the last N lines of each rank.")
+@click.option("--tail", type=click.IntRange(1), metavar="N", help="Only the last N lines of each rank.")
 @click.option("--since", metavar="TIME", help="Only output since: 10m, 2h, 2026-11-20T08:00.")
 def command(*, run: str, follow: bool, since: str | None, **chosen: Any) -> None:
     r"""Print or follow the output of the ranks, or of a job script.
@@ -385,7 +385,7 @@ def command(*, run: str, follow: bool, since: str | None, **chosen: Any) -> None
     serried logs k3f9q2 --rank 3
     serried logs lr-sweep/17 --attempt 1 > log.txt
     serried logs -f last --beside 0
-    serried logs last --launch 2 --rank 3       of a job script's second srun
+    serried logs last --step 2 --rank 3       of a job script's second srun
     """
     choice = LogChoice(**chosen, since=run_view.moment("--since", since, time.time()) if since else None)
     if choice.all_attempts and choice.attempt is not None:

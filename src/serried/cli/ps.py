@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
@@ -31,7 +32,12 @@ from serried.views.text import fit
 @click.option("--once", is_flag=True, help="Print the page once, as plain text.")
 @click.option("--light", is_flag=True, help="Colours for a light terminal.")
 @click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
-def watch_command(*, run: str | None, once: bool, light: bool, ascii_only: bool) -> None:
+@click.option("--web", is_flag=True, help="Show a page in a browser instead, until Ctrl-C.")
+@click.option("--port", type=click.IntRange(1, 65535), help="With --web: port on this machine's loopback address.")
+@click.option("--socket", "path", type=click.Path(path_type=Path), help="With --web: a Unix socket in place of a port.")
+def watch_command(
+    *, run: str | None, once: bool, light: bool, ascii_only: bool, web: bool, port: int | None, path: Path | None
+) -> None:
     r"""Watch runs: state, step, time left, GPUs, loss, ranks and output.
 
     Without RUN it lists all runs. Closing it changes nothing: the runs continue. The keys are at the bottom,
@@ -43,8 +49,24 @@ def watch_command(*, run: str | None, once: bool, light: bool, ascii_only: bool)
     \b
     serried watch
     serried watch last
-    serried watch last --once        works without Textual, and in a pipe
+    serried watch last --once               works without Textual, and in a pipe
+    serried watch --web                     in a browser: curves, GPUs, live logs
+    serried watch --web --socket ~/ui.sock  no port: a file that only you can read
+
+    Run `--web` on the login node, and leave it running. It prints an `ssh` command for your own machine, and
+    an address for your browser. The address contains a token: other users of this node get the error 403. The
+    page only reads, and loads nothing from other servers. It needs two libraries:
+
+    \b
+      pip install '.[ui]'     in a clone of Serried
     """
+    if web:
+        run_view.exclude("--web", "serried watch --web", once=once, light=light, ascii=ascii_only)
+        from serried.cli import ui  # the terminal needs no page
+
+        ui.serve_page(run, port, path)
+        return
+    run_view.need("--web", "serried watch --web shows the page", port=port, socket=path)
     selection = run_view.select(run) if run else None
     ascii_only = ascii_only or "utf" not in (sys.stdout.encoding or "").lower()
     if once:
@@ -173,7 +195,7 @@ class Listing:
 @click.command()
 @click.argument("words", metavar="[WORD]...", nargs=-1, shell_complete=run_view.complete_runs)
 @click.option("-a", "--all", "everything", is_flag=True, help="List every run that has a record.")
-@click.option("-n", "--last", "number", default=_SHOWN, show_default=True, metavar="N", help="Most ended runs to list.")
+@click.option("--last", "number", default=_SHOWN, show_default=True, metavar="N", help="Most ended runs to list.")
 @click.option("--since", metavar="TIME", help="List runs submitted or ended since: 2d, 6h, 2026-11-20.")
 @click.option("--state", "states", metavar="STATE", multiple=True, help="Only runs in this state: running,failed.")
 @click.option("--project", "projects", metavar="NAME", multiple=True, help="Only runs of this project.")

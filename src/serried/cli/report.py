@@ -1,4 +1,4 @@
-"""`serried report`: what runs used of what they had, and which line to change. `serried rule` explains its notes."""
+"""`serried report`: what runs used of what they had, which line to change, and what each note means."""
 
 from __future__ import annotations
 
@@ -28,8 +28,15 @@ _MOST_TASKS = 50
 @click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=run_view.complete_runs)
 @click.option("--mute", metavar="RULE", multiple=True, help="Leave out the notes of a rule. May be repeated.")
 @click.option("--all", "all_tasks", is_flag=True, help=f"List all tasks of an array, not only {_MOST_TASKS}.")
+@click.option(
+    "--explain",
+    is_flag=False,
+    flag_value="",
+    metavar="[RULE]",
+    help="Print the meaning of a rule, or list all rules.",
+)
 @run_view.as_json
-def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_json: bool) -> None:
+def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, explain: str | None, as_json: bool) -> None:
     r"""Report how well runs used what they requested, and what to change.
 
     One run is a page: the use of GPUs, CPUs, memory and time, the spread between ranks, and notes with the
@@ -38,11 +45,17 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, as_jso
 
     \b
     serried report                       the newest run
-    serried report lr-sweep/17                task 17 alone
+    serried report lr-sweep/17           task 17 alone
     serried report lr-sweep              each trial in a line
     serried report 4711                  the run of this job
-    serried rule gpu-low                 the meaning of a note
+    serried report --explain gpu-low     the meaning of a note
+    serried report --explain             all rules
     """
+    if explain is not None:
+        hint = f"serried report --explain {explain}".strip()
+        run_view.exclude("--explain", hint, RUN=runs, mute=mute, all=all_tasks)
+        _explain(explain, as_json=as_json)
+        return
     for name in mute:
         rules.page_of(name)
     named = [run for word in runs or (LAST,) for run in _with_sweep(run_view.select(word))]
@@ -115,21 +128,13 @@ def _out_json(usages: Sequence[Usage], notes: Sequence[Note], *, several: bool, 
     console.out_json(runs=runs, notes=judged, omitted=omitted)
 
 
-@click.command()
-@click.argument("rule", metavar="[ID]", required=False)
-@run_view.as_json
-def rule_command(*, rule: str | None, as_json: bool) -> None:
-    r"""Explain a rule of `serried report`, or list all rules.
-
-    \b
-    serried rule
-    serried rule gpu-low
-    """
+def _explain(rule: str, *, as_json: bool) -> None:
+    """Print the page of a rule, or the list of all rules for an empty name."""
     if as_json:
-        chosen = rules.RULES if rule is None else [rule]
+        chosen = [rule] if rule else rules.RULES
         entries = [{"rule": name, "title": rules.title_of(name), "page": rules.page_of(name)} for name in chosen]
         console.out_json(rules=entries)
-    elif rule is None:
-        console.out_table(("RULE", "MEANING"), [(name, rules.title_of(name)) for name in rules.RULES])
-    else:
+    elif rule:
         console.out(f"# {rule}\n\n{rules.page_of(rule)}")
+    else:
+        console.out_table(("RULE", "MEANING"), [(name, rules.title_of(name)) for name in rules.RULES])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,10 +78,15 @@ def select(word: str) -> Selection:
 def select_one(word: str) -> Selection:
     """The run, or the task of an array, whose ranks `word` means. Raises UsageError for a whole array."""
     selection = select(word)
-    if selection.is_array:
-        hint = f"{click.get_current_context().command_path} {selection}/{selection.tasks[0]}"
-        raise UsageError(f"run `{selection}` is an array, and each task has its own ranks", hint=hint)
+    insist_on_one(selection)
     return selection
+
+
+def insist_on_one(selection: Selection, options: str = "") -> None:
+    """Raise UsageError for a whole array, with a hint that repeats the command with these `options`."""
+    if selection.is_array:
+        hint = f"{click.get_current_context().command_path} {selection}/{selection.tasks[0]}{options}"
+        raise UsageError(f"run `{selection}` is an array, and each task has its own ranks", hint=hint)
 
 
 def select_all(words: Iterable[str]) -> list[Selection]:
@@ -147,6 +152,24 @@ def agreed(do: str, done: str, what: str) -> bool:
     if not is_agreed:
         console.say(f"nothing was {done}")
     return is_agreed
+
+
+def exclude(flag: str, hint: str, **others: object) -> None:
+    """Raise UsageError for the first of `others` that was given beside `flag`, by its name (`older_than`, `RUN`)."""
+    for name in _given(others):
+        raise UsageError(f"`{flag}` and `{name}` are mutually exclusive", hint=hint)
+
+
+def need(flag: str, hint: str, **others: object) -> None:
+    """Raise UsageError for the first of `others` that was given, as `flag` was not."""
+    for name in _given(others):
+        raise UsageError(f"`{name}` needs `{flag}`", hint=hint)
+
+
+def _given(values: Mapping[str, object]) -> Iterator[str]:
+    for name, value in values.items():
+        if value is not None and value is not False and value != ():
+            yield name if name.isupper() else "--" + name.replace("_", "-")
 
 
 def moment(flag: str, text: str, now: float) -> float:

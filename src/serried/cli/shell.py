@@ -1,4 +1,4 @@
-"""`serried shell` and `attach`: a shell, or one command, on nodes of a cluster or beside a running rank."""
+"""`serried shell`: a shell, or one command, on nodes of a cluster, on a node of a run, or beside a running rank."""
 
 from __future__ import annotations
 
@@ -29,38 +29,15 @@ from serried.views.plan_lines import plan_lines
 from serried.views.text import pad
 
 
-@click.command(epilog=run_view.HELP)
-@run_view.one_run
-@click.argument("words", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--rank", type=click.IntRange(0), metavar="R", help="The rank.  [default: the first]")
-def attach_command(*, run: str, words: tuple[str, ...], rank: int | None) -> None:
-    r"""Open a shell beside a rank, or run a command there; exits with its status.
-
-    It has the rank's variables, working directory and container, and shares its CPUs, memory and GPUs. It is
-    not a rank. The ranks continue after its end.
-
-    \b
-    serried attach last                            beside the first rank
-    serried attach k3f9q2 --rank 3
-    serried attach k3f9q2 --rank 3 -- nvidia-smi
-    serried attach lr-sweep/17 -- env
-    """
-    selection = run_view.select_one(run)
-    status = statuses_of([selection])[0]
-    foreground.check_joinable(status)
-    argv, environment = foreground.attach_command(status, _process(selection, rank), words, os.environ)
-    sys.exit(shell.foreground(argv, env=environment))
-
-
-def _process(selection: Selection, rank: int | None) -> RankProcess:
+def _process(selection: Selection, rank: int) -> RankProcess:
     attempt = latest_attempt(selection.place)
     found = timeline.running(attempt) if attempt else []
-    chosen = next((process for process in found if rank in (None, process.rank)), None)
+    chosen = next((process for process in found if process.rank == rank), None)
     if chosen is None:
         numbers = [process.rank for process in found if process.rank >= 0]
-        which = "no rank runs now" if rank is None else f"{rank_name(rank)} does not run now"
+        which = f"{rank_name(rank)} does not run" if numbers else "no rank runs"
         hint = f"its running ranks: {compress(numbers)}" if numbers else f"serried show {selection}"
-        raise UsageError(f"{which} in run `{selection}`", hint=hint)
+        raise UsageError(f"{which} now in run `{selection}`", hint=hint)
     return chosen
 
 
@@ -75,10 +52,11 @@ SHOWN = ("cluster", "each node", "ranks", "time", "cost", "data", "requires")
 @options.resources
 @options.common
 @click.option("--now", is_flag=True, help="Fail at once if the nodes are not free.")
-@click.option("--node", type=int, metavar="N", help="Node of the run, counted from 0.")
+@click.option("--node", type=click.IntRange(0), metavar="N", help="Node of the run, counted from 0.")
+@click.option("--rank", type=click.IntRange(0), metavar="N", help="Beside this rank of the run.")
 @options.dry_runs
-def command(*, what: str | None, now: bool, node: int | None, dry_run: bool, **values: Any) -> None:
-    r"""Open a shell on a node with an experiment's environment, or on a node of a run.
+def command(*, what: str | None, now: bool, node: int | None, rank: int | None, dry_run: bool, **values: Any) -> None:
+    r"""Open a shell on a node with an experiment's environment, on a node of a run, or beside a rank.
 
     \b
     serried shell train                      with the resources of the experiment
@@ -87,15 +65,20 @@ def command(*, what: str | None, now: bool, node: int | None, dry_run: bool, **v
     serried shell train -- python check.py   one command; exits with its status
     serried shell k3f9q2                     on the first node of a run
     serried shell k3f9q2 --node 1 -- top     one command on its next node
+    serried shell k3f9q2 --rank 3            beside rank 3 of a run
 
     The command prints why it waits for nodes. The shell has the experiment's environment. A script that
     you start there is a single rank; `serried run` uses all nodes.
+    Beside a rank, it has the rank's variables, working directory and container, and shares its CPUs, memory
+    and GPUs. It is not a rank. The ranks continue after its end.
     """
     words = tuple(click.get_current_context().meta.get(options.COMMAND, ()))
     overrides = options.overrides(values, values["settings"])
     run = _run(what)
-    if run is None and node is not None:
-        raise UsageError("`--node` needs a run", hint="serried shell RUN --node N")
+    if run is None:
+        run_view.need("RUN", "serried shell RUN --node N or --rank N", node=node, rank=rank)
+    if rank is not None:
+        run_view.exclude("--rank", "a rank runs on one node: name the rank", node=node)
     if run is None:
         if job := job_around(os.environ):
             hint = "`serried run` uses all nodes of the job; `exit` leaves it"
@@ -110,10 +93,16 @@ def command(*, what: str | None, now: bool, node: int | None, dry_run: bool, **v
         ).with_setting("project.snapshot", value=False)
         _open(request, words, now=now, dry_run=dry_run)
     elif overrides or now or values["cluster"] or values["name"]:
-        hint = "only `--node`, `--dry-run` and a command are allowed"
+        hint = "only `--node`, `--rank`, `--dry-run` and a command are allowed"
         raise UsageError(f"`{what}` is a run, and a shell on its nodes uses its resources", hint=hint)
     else:
-        argv, environment = foreground.join_command(statuses_of([run])[0], node or 0, words, os.environ)
+        status = statuses_of([run])[0]
+        if rank is None:
+            argv, environment = foreground.join_command(status, node or 0, words, os.environ)
+        else:
+            run_view.insist_on_one(run, f" --rank {rank}")
+            foreground.check_joinable(status)
+            argv, environment = foreground.attach_command(status, _process(run, rank), words, os.environ)
         if dry_run:
             console.out(shlex.join(argv))
         else:

@@ -1,11 +1,11 @@
-"""`serried wait`, `stop` and `forget`: await the end of runs, end them, and give up an unknown submission."""
+"""`serried wait` and `stop`: await the end of runs, end them, or give up a submission whose outcome is unknown."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -14,7 +14,7 @@ from serried.base.text import BadDuration, read_duration
 from serried.cli import run_view
 from serried.records import stopping
 from serried.records.index import Selection
-from serried.records.record import jobs_text
+from serried.records.record import Record, jobs_text
 from serried.records.status import SUBMITTING, UNCERTAIN, RunStatus, never_starts, statuses_of, wait, why_never
 from serried.schema import names
 from serried.submission import reconcile
@@ -183,7 +183,8 @@ _NAMED = 5
 @run_view.without_asking
 @click.option("--save", is_flag=True, help="Let ranks save first, as before the time limit.")
 @click.option("--now", is_flag=True, help="Cancel at once; ranks cannot save.")
-def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool) -> None:
+@click.option("--forget", is_flag=True, help="Give up a submission in the state UNCERTAIN.")
+def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool, forget: bool) -> None:
     r"""Stop runs, or tasks of an array.
 
     Ranks receive TERM, then KILL after `limit.grace`. With `--save` they receive the stop notice first and
@@ -193,11 +194,23 @@ def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool) -> None:
     \b
     serried stop last
     serried stop -y --save lr-sweep/17 a3k9
+    serried stop --forget k3f9q2
+
+    A run is UNCERTAIN if its `submit` was killed, or the scheduler did not answer. If the scheduler has the
+    job of a forgotten submission after all, the job ends itself when it starts.
     """
-    if save and now:
-        hint = "--save gives ranks time, --now gives them none"
-        raise UsageError("`--save` and `--now` are mutually exclusive", hint=hint)
+    if save:
+        run_view.exclude("--save", "--save gives ranks time, --now gives them none", now=now)
+    if forget:
+        run_view.exclude("--forget", "--forget is for a run that may have no job", save=save, now=now)
     selections = run_view.select_all(runs)
+    if forget:
+        _forget({selection.record.id: selection.record for selection in selections}, yes=yes)
+    else:
+        _stop(selections, yes=yes, save=save, now=now)
+
+
+def _stop(selections: Sequence[Selection], *, yes: bool, save: bool, now: bool) -> None:
     found = statuses_of(selections)
     for status in found:
         if status.has_ended:
@@ -228,7 +241,7 @@ def _may_stop(live: Sequence[RunStatus], *, yes: bool) -> bool:
             message = f"run `{status.id}` is just being submitted by another command"
             raise SubmissionUncertain(message, hint=f"serried stop {status.id} later")
         if status.state == UNCERTAIN or status.summary is None:
-            hint = f"serried forget {status.id} gives it up: should the job exist, it ends itself when it starts"
+            hint = f"serried stop --forget {status.id} gives it up: should the job exist, it ends itself when it starts"
             raise SubmissionUncertain(f"it is not known whether the scheduler has run `{status.id}`", hint=hint)
     named = [f"{one.id} ({one.summary.name if one.summary else '?'}, {one.state})" for one in live[:_NAMED]]
     more = f" and {len(live) - _NAMED} more" if len(live) > _NAMED else ""
@@ -254,21 +267,13 @@ def _await(requested: list[Selection], grace: int, lead: int) -> None:
             stopping.end_job(status, job)
 
 
-@click.command(epilog=run_view.HELP)
-@run_view.one_run
-@run_view.without_asking
-def forget_command(run: str, *, yes: bool) -> None:
-    """Drop a submission whose outcome is unknown.
-
-    Only for runs in the state UNCERTAIN: their `submit` was killed, or the scheduler did not answer. If
-    the scheduler has the job after all, the job ends itself when it starts.
-    """
-    record = run_view.select(run).record
-    if not yes and not run_view.agreed("forget", "forgotten", f"the submission of {record.id}"):
+def _forget(records: Mapping[str, Record], *, yes: bool) -> None:
+    if not yes and not run_view.agreed("forget", "forgotten", f"the submission of {', '.join(records)}"):
         return
-    job = reconcile.forget(record)
-    if job is None:
-        console.say(f"forgot {record.id}: if its job starts after all, it ends itself")
-        return
-    as_jobs = jobs_text(job.split(","))
-    console.note(f"run {record.id} has started after all, as {as_jobs}; `serried stop {record.id}` ends it")
+    for run, record in records.items():
+        job = reconcile.forget(record)
+        if job is None:
+            console.say(f"forgot {run}: if its job starts after all, it ends itself")
+        else:
+            as_jobs = jobs_text(job.split(","))
+            console.note(f"run {run} has started after all, as {as_jobs}; `serried stop {run}` ends it")

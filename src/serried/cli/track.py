@@ -1,4 +1,4 @@
-"""`serried track`: upload what trackers logged offline."""
+"""`serried track`: upload what trackers logged offline, or show it in TensorBoard."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import click
 from serried.base import shell
 from serried.base.errors import SerriedError
 from serried.cli import GroupWithHelp, run_view
+from serried.cli.ui import tensorboard
 from serried.records import index
 from serried.records.index import Selection
 from serried.records.status import statuses_of
@@ -62,11 +63,15 @@ _TAIL = 5
 
 @click.group(cls=GroupWithHelp)
 def command() -> None:
-    r"""Upload what trackers logged offline.
+    r"""Upload what trackers logged offline, or show runs in TensorBoard.
 
     \b
     serried track sync last
+    serried track tensorboard last
     """
+
+
+command.add_command(tensorboard)
 
 
 @command.command()

@@ -1,4 +1,4 @@
-"""`serried ui` and `tensorboard`: pages on the loopback address of this machine, behind a token.
+"""`serried watch --web` and `serried track tensorboard`: pages on this machine's loopback address, behind a token.
 
 Other users of a login node can connect to any port on its loopback address, and TensorBoard has no authentication and
 listens on no Unix socket. So its application runs in this process, behind the guard of the web page. Its own data
@@ -139,14 +139,14 @@ _LONGEST = 60
 
 @click.command()
 @click.argument("runs", metavar="[RUN|SWEEP]...", nargs=-1, shell_complete=run_view.complete_runs)
-def tensorboard_command(*, runs: tuple[str, ...]) -> None:
+def tensorboard(*, runs: tuple[str, ...]) -> None:
     r"""Show runs in TensorBoard, also while they train.
 
     \b
-    serried tensorboard                  the last run
-    serried tensorboard k3f9q2 m2n3p4    two runs to compare
-    serried tensorboard k3f9q2           all trials, if this is a sweep
-    serried tensorboard k3f9q2/17        one task of an array
+    serried track tensorboard                  the last run
+    serried track tensorboard k3f9q2 m2n3p4    two runs to compare
+    serried track tensorboard k3f9q2           all trials, if this is a sweep
+    serried track tensorboard k3f9q2/17        one task of an array
 
     Run it on the login node, and leave it running. It prints an `ssh` command for your
     own machine, and an address for your browser. The address contains a token: other
@@ -162,7 +162,7 @@ def tensorboard_command(*, runs: tuple[str, ...]) -> None:
     \b
       pip install '.[track,ui]'     in a clone of Serried
     """
-    tensorboard, server = _import_library("tensorboard", "track"), _import_library("serried.views.web.server", "ui")
+    board, server = _import_library("tensorboard", "track"), _import_library("serried.views.web.server", "ui")
     chosen = run_view.select_all(runs or [index.LAST])
     with shell.exit_on_signals(), tempfile.TemporaryDirectory(prefix="serried-tensorboard-") as folder:
         links = _Links(Path(folder))
@@ -171,7 +171,7 @@ def tensorboard_command(*, runs: tuple[str, ...]) -> None:
             _insist_on_more(chosen)
         token = server.new_token()
         with console.status_line("starting TensorBoard"):
-            shown = _application(tensorboard.program, folder, token)
+            shown = _application(board.program, folder, token)
         listener = loopback_listener("TensorBoard")
         _report_board(chosen, links, listener.getsockname()[1], token)
 
@@ -183,7 +183,7 @@ def tensorboard_command(*, runs: tuple[str, ...]) -> None:
 
         threading.Thread(target=keep_adding, daemon=True).start()
         try:
-            server.serve(listener, server.below_token(shown, "serried tensorboard", token))
+            server.serve(listener, server.below_token(shown, "serried track tensorboard", token))
         except KeyboardInterrupt:
             console.note("stopped")
             raise SystemExit(130) from None
@@ -193,7 +193,7 @@ def _import_library(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        message = f"a library that `serried tensorboard` needs is not installed beside Serried: {error}"
+        message = f"a library that `serried track tensorboard` needs is not installed beside Serried: {error}"
         raise MissingProgramError(message, hint=install_hint(extra)) from None
 
 
@@ -301,26 +301,8 @@ def _report_board(chosen: Sequence[Selection], links: _Links, port: int, token: 
     sys.stdout.flush()  # a pipe gets both lines now, too
 
 
-@click.command()
-@click.argument("run", required=False, shell_complete=run_view.complete_runs)
-@click.option("--port", type=click.IntRange(1, 65535), help="Port on this machine's loopback address.")
-@click.option("--socket", "path", type=click.Path(path_type=Path), help="Listen on this Unix socket instead.")
-def command(*, run: str | None, port: int | None, path: Path | None) -> None:
-    r"""Show runs in a browser: curves, GPUs over time, live logs, plans, sweeps.
-
-    \b
-    serried ui                      all runs
-    serried ui last                 one run
-    serried ui --socket ~/ui.sock   no port: a file that only you can connect to
-
-    Run it on the login node, and leave it running. It prints an `ssh` command for your
-    own machine, and an address for your browser. The address contains a token: other
-    users of this node get the error 403. The page only reads, and loads nothing from
-    other servers. Ctrl-C ends the page; it stops no run. It needs two libraries:
-
-    \b
-      pip install '.[ui]'     in a clone of Serried
-    """
+def serve_page(run: str | None, port: int | None, path: Path | None) -> None:
+    """Serve the web page until Ctrl-C: on a port of the loopback address, or on the Unix socket `path`."""
     try:
         from serried.views.web import app, server
         from serried.views.web import runs as web_runs

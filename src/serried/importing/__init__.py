@@ -37,7 +37,9 @@ class Imported(NamedTuple):
     def text(self) -> str:
         """The whole file. One table with dotted keys: suggestions are pasted below it."""
         shown = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in self.script)
-        head = f"# From `{shown}`, by `serried import`. A value that you change replaces the directive in the script."
+        head = (
+            f"# From `{shown}`, by `serried init --from`. A value that you change replaces the directive in the script."
+        )
         keys = "".join(f"{key} = {toml.value(value)}\n" for key, value in self.settings.items())
         return f"{head}\n\n[{toml.dotted(('experiments', self.name))}]\n{keys}"
 
@@ -65,7 +67,7 @@ def read(file: str, folder: Path, name: str | None = None) -> Imported:
     if _SHELLS.fullmatch(" ".join(script.interpreter)):
         read_script = ReadScript(text, file)
         if not script.dialect and (line := read_script.submits_others):
-            hint = f"import the script that it submits: serried import {read_script.submitted or 'SCRIPT'}"
+            hint = f"import the script that it submits: serried init --from {read_script.submitted or 'SCRIPT'}"
             if read_script.has_loop:
                 hint += "\nfor a job per value: `serried submit --commands FILE` or `--array 0-9`"
             message = f"`{file}` submits jobs and is not a job script: line {line} calls the scheduler"

@@ -1,4 +1,4 @@
-"""The rules of `serried report`, and which of them apply. The docstring of each is its page: `serried rule ID`."""
+"""The rules of `serried report`, and which of them apply. `serried report --explain RULE` prints their docstrings."""
 
 from __future__ import annotations
 
@@ -694,7 +694,9 @@ def _judge(usage: Usage, mute: Collection[str]) -> list[Note]:
 def page_of(name: str) -> str:
     """The page of a rule, in Markdown. Raises UsageError."""
     if name not in RULES:
-        raise UsageError(f"unknown rule: `{name}`", hint=did_you_mean(name, RULES) or "serried rule lists all rules")
+        raise UsageError(
+            f"unknown rule: `{name}`", hint=did_you_mean(name, RULES) or "serried report --explain lists all rules"
+        )
     return inspect.getdoc(RULES[name]) or ""
 
 

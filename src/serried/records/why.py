@@ -344,7 +344,7 @@ def rank_option(failure: FailureRecord | None) -> str:
     """What follows `--rank` in the commands that show the failed rank's output."""
     if not failure:
         return "0"
-    return f"{failure.rank}" + (f" --launch {failure.launch}" if failure.launch else "")
+    return f"{failure.rank}" + (f" --step {failure.launch}" if failure.launch else "")
 
 
 def _with_parameters(record: Record, plan: Plan, trial: int | None) -> Sequence[str]:
@@ -685,7 +685,7 @@ staged-elsewhere: a file that the program needs does not exist; staged data is i
   - see what was staged, and where it ran: serried show {run}
   - in a copy of the code `../data` leads nowhere: use absolute paths, or `--stage` them
 disk-full: a disk or a quota was full
-  - look at your quotas; many sites count files as well as bytes: serried du, then serried clean
+  - look at your quotas; many sites count files as well as bytes: serried clean --list, then serried clean
   - see where the run writes its files: serried show {run}
 unset-after-stop: a variable has no value in an attempt that continues; \
 after a stop at the end of an epoch the loop is empty
@@ -757,7 +757,7 @@ lost: the job left no record of its end: a file system or a node may have failed
   - look at the files that are left: serried show {run}
 uncertain: the scheduler may have the job or not; do not submit it again yet
   - the next serried command that reaches the scheduler looks up the job's name
-  - give it up: serried forget {run}
+  - give it up: serried stop --forget {run}
 unreachable: the scheduler does not answer
   - retry in a minute; the run continues meanwhile
 elsewhere: the scheduler that answers here does not have the run
@@ -828,7 +828,7 @@ rank-failed:
   - the others may wait for it until the time limit: `serried stacks {run}` prints where they are
   - `serried logs --rank N {run}` prints its output; `serried stop {run}` ends the run
 launch-failed-unseen:
-  - `serried logs --launch ID` prints the output of that launch's ranks
+  - `serried logs --step STEP` prints the output of that launch's ranks
   - a launcher that the script itself starts, with bash (`#!/bin/bash`), lets such a failure fail the run
 """)
 """Steps by the code of a warning."""

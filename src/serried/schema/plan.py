@@ -152,7 +152,7 @@ class Container(NamedTuple):
         "BOOLEAN", "Copy an image file to each node's own disk first, once.", "true with a `local_disk`"
     )
     requirements: str = setting(
-        "TEXT", "A file of requirements that `serried image build` installs on top of `image`.", value=""
+        "TEXT", "A file of requirements that `serried env build` installs on top of `image`.", value=""
     )
     made_from: str = ""
     """The definition or reference that Serried built the image from."""

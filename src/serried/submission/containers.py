@@ -41,11 +41,7 @@ def settle(plan: Plan, environ: Mapping[str, str]) -> Plan:
     container = plan.container
     if container is None:
         return plan
-    if plan.environment.venv or plan.environment.conda or plan.environment.build:
-        raise UsageError(
-            "ranks run in a container, but `environment` names a virtual or conda environment of the host",
-            hint='`container.requirements` installs packages into an image; `container.image = "off"` runs in none',
-        )
+    _check_environment(plan)
     container = container._replace(runtime=container.runtime or _runtime(plan, environ))
     if container.runtime == PYXIS:
         return plan._replace(container=_for_pyxis(container, plan))
@@ -55,7 +51,7 @@ def settle(plan: Plan, environ: Mapping[str, str]) -> Plan:
         if folder is None:
             raise UsageError(
                 f"the image from `{recipe.source}` is not built, or its source has changed since",
-                hint=f"`serried image build {plan.experiment}`, then submit again",
+                hint=f"`serried env build {plan.experiment}`, then submit again",
             )
         container = container._replace(image=str(folder / recipe.product), made_from=recipe.source)
     elif not Path(container.image).exists():
@@ -75,17 +71,24 @@ def settle(plan: Plan, environ: Mapping[str, str]) -> Plan:
     return plan._replace(container=container._replace(local=can_copy and container.local is not False))
 
 
-def image_to_build(plan: Plan, environ: Mapping[str, str], options: tuple[str, ...]) -> Recipe:
+def _check_environment(plan: Plan) -> None:
+    if plan.environment.venv or plan.environment.conda or plan.environment.build:
+        raise UsageError(
+            "ranks run in a container, but `environment` names a virtual or conda environment of the host",
+            hint='`container.requirements` installs packages into an image; `container.image = "off"` runs in none',
+        )
+
+
+def image_to_build(plan: Plan, container: Container, environ: Mapping[str, str], options: tuple[str, ...]) -> Recipe:
     """How to build the image of a plan; `options` are more words for the runtime.
 
     Raises UsageError if Serried does not build it.
     """
-    container = plan.container
-    recipe = image_recipe(container, Path(plan.site.root)) if container else None
-    if container is None or recipe is None:
-        why = f"`{container.image}` is used as it is" if container else "its ranks run without a container"
+    _check_environment(plan)
+    recipe = image_recipe(container, Path(plan.site.root))
+    if recipe is None:
         raise UsageError(
-            f"`{plan.experiment}` has no image to build: {why}",
+            f"`{plan.experiment}` has no image to build: `{container.image}` is used as it is",
             hint="`container.image` may be a definition (`train.def`) or an address (`docker://…`)",
         )
     runtime = container.runtime or _runtime(plan, environ)

@@ -44,7 +44,9 @@ UNTRACKED_LISTED = 1000
 TRIES = 10
 SPARE_BYTES = 10_000_000
 """Space for the run's own files beside the snapshot."""
-FIND_OUT = "do not submit it again: the next `serried ps` checks the job; `serried forget {run}` gives the run up"
+FIND_OUT = (
+    "do not submit it again: the next `serried ps` checks the job; `serried stop --forget {run}` gives the run up"
+)
 
 
 class Observe(Protocol):
@@ -459,7 +461,7 @@ def plain_errors(place: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UsageError(
                 f"no space is left in `{place}`",
-                hint="`serried du` shows the largest files, `serried clean` removes old runs",
+                hint="`serried clean --list` shows the largest files, `serried clean` removes old runs",
                 details=str(error),
             ) from error
         raise UsageError(

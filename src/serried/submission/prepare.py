@@ -125,6 +125,27 @@ def _recipe(plan: Plan, environ: Mapping[str, str]) -> Recipe | None:
     return builds.environment_recipe(plan.environment, Path(plan.source.directory), _variables(plan, environ))
 
 
+def recipe_of(plan: Plan, environ: Mapping[str, str], words: tuple[str, ...]) -> Recipe:
+    """How to build the image of a plan, else its environment. `words` are options for the build of an image.
+
+    Raises UsageError if the plan has neither, or both.
+    """
+    if plan.container:
+        from serried.submission import containers
+
+        return containers.image_to_build(plan, plan.container, environ, words)
+    recipe = _recipe(plan, environ)
+    if recipe is None:
+        hint = "`venv = true` in `[experiments.NAME.environment]` builds one from your requirements"
+        raise UsageError(
+            f"`{plan.experiment}` uses an existing environment and no container; nothing to build", hint=hint
+        )
+    if words:
+        hint = "leave them out: an environment is built from its file alone"
+        raise UsageError(f"words after `--` are for the build of an image, and this is {recipe.source}", hint=hint)
+    return recipe
+
+
 def _variables(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
     """Variables of a build: those of the run, without its environment."""
     return environments.job_environment(plan.environment._replace(venv=None, conda=None), environ)

@@ -228,7 +228,7 @@ def notes(found: Sequence[Note]) -> list[str]:
         change = f"{_capital(note.verb)} `{note.change}`: " if note.change else ""
         change = change or (f"{_capital(note.advice)}: " if note.advice else "")
         lines += _note_line("    ", f"{change}{note.why if change else _capital(note.why)}.")
-        lines += _note_line("    ", f"serried rule {note.rule}", look="quiet")
+        lines += _note_line("    ", f"serried report --explain {note.rule}", look="quiet")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Which files are outputs, and how `serried show` and `serried du` count them."""
+"""Which files are outputs, and how `serried show` and `serried clean --list` count them."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_run_in_place_has_no_outputs_and_says_where_its_files_are(serried, mak
 
 
 def test_du_counts_outputs_apart_from_the_code(serried, run):
-    (thing,) = [one for one in as_json(serried("du", "--json").out)["things"] if one["kind"] == "run"]
+    (thing,) = [one for one in as_json(serried("clean", "--list", "--json").out)["things"] if one["kind"] == "run"]
     parts = thing["parts"]
     assert (parts["outputs"]["files"], parts["outputs"]["bytes"]) == (3, 19)
     assert thing["bytes"] == sum(part["bytes"] for part in parts.values())

@@ -364,6 +364,6 @@ def test_trials_are_sorted_by_a_click_and_drawn_by_a_parameter(tab, make):
 def test_a_wrong_token_says_what_to_open_which_serves_all_tabs(tab, page):
     tab.evaluate("sessionStorage.setItem('serried-token', 'wrong')")
     tab.reload()
-    tab.get_by_text("open the address that `serried ui` printed last").wait_for()
+    tab.get_by_text("open the address that `serried watch --web` printed last").wait_for()
     tab.context.new_page().goto(page.address)
     tab.get_by_text("You have no runs yet.").wait_for()

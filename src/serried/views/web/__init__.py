@@ -1,4 +1,4 @@
-"""The web page of `serried ui`: an API that only reads, and a page of plain JavaScript that shows what it answers.
+"""The web page of `serried watch --web`: an API that only reads, and a page of plain JavaScript that shows it.
 
 runs         the status of all runs, refreshed by a thread while a browser asks
 documents    runs, curves, samples, logs and files as JSON values

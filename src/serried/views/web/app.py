@@ -1,8 +1,8 @@
 """The routes of the web page.
 
 Its files are open to anybody; the API answers only to a token, which the page gets behind the `#` of the address that
-`serried ui` prints: browsers do not send that part, and no log has it. Nothing that a browser can ask for changes
-anything.
+`serried watch --web` prints: browsers do not send that part, and no log has it. Nothing that a browser can ask for
+changes anything.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def application(runs: Runs, token: str) -> ASGIApp:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         return scheme == "Bearer" and secrets.compare_digest(given.encode("utf-8", "replace"), token.encode())
 
-    return Guard(inner, "serried ui", has_token, headers=HEADERS)
+    return Guard(inner, "serried watch --web", has_token, headers=HEADERS)
 
 
 def _route(runs: Runs, view: View) -> Callable[[Request], Response]:

@@ -8,7 +8,7 @@ export class Refused extends Error {
 }
 
 // Tabs of this address give each other the token, so that links open in new tabs and bookmarks work. That of an address
-// just opened replaces all others: `serried ui` was started again.
+// just opened replaces all others: `serried watch --web` was started again.
 const tabs = new BroadcastChannel(KEY);
 tabs.onmessage = ({ data }) => {
   const own = sessionStorage.getItem(KEY);
@@ -45,7 +45,7 @@ export async function get(name, query = {}) {
   try {
     answer = await fetch(address, { headers, cache: "no-store" });
   } catch {
-    throw new Refused(0, "no answer from serried ui", "Has it ended, or the ssh connection? Start `serried ui` again.");
+    throw new Refused(0, "no answer from serried watch --web", "Has it ended, or the ssh connection? Start `serried watch --web` again.");
   }
   if (answer.status === 304) return known.value;
   let value;

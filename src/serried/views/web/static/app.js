@@ -41,7 +41,7 @@ function notice(text) {
 function failed(error) {
   const place = document.getElementById("freshness");
   if (!error) { place.textContent = `updated ${new Date().toLocaleTimeString()}`; place.className = ""; return; }
-  if (!error.status && error.message !== "no answer from serried ui") console.error(error);
+  if (!error.status && error.message !== "no answer from serried watch --web") console.error(error);
   replace(place, `${error.message}${error.hint ? `: ${error.hint}` : ""}`);
   place.className = "bad";
 }
