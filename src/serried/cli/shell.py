@@ -20,6 +20,7 @@ from serried.records.index import Selection
 from serried.records.status import latest_attempt, statuses_of
 from serried.records.timeline import RankProcess
 from serried.schedulers import job_around
+from serried.schema import names
 from serried.schema.names import rank_name
 from serried.submission import foreground
 from serried.submission.prepare import prepare
@@ -32,9 +33,10 @@ from serried.views.text import pad
 def _process(selection: Selection, rank: int) -> RankProcess:
     attempt = latest_attempt(selection.place)
     found = timeline.running(attempt) if attempt else []
-    chosen = next((process for process in found if process.rank == rank), None)
+    numbers = [process.rank for process in found if process.rank >= 0]
+    wanted = rank if numbers or rank else names.SCRIPT_RANK  # a job script that has launched no ranks
+    chosen = next((process for process in found if process.rank == wanted), None)
     if chosen is None:
-        numbers = [process.rank for process in found if process.rank >= 0]
         which = f"{rank_name(rank)} does not run" if numbers else "no rank runs"
         hint = f"its running ranks: {compress(numbers)}" if numbers else f"serried show {selection}"
         raise UsageError(f"{which} now in run `{selection}`", hint=hint)
@@ -53,7 +55,9 @@ SHOWN = ("cluster", "each node", "ranks", "time", "cost", "data", "requires")
 @options.common
 @click.option("--now", is_flag=True, help="Fail at once if the nodes are not free.")
 @click.option("--node", type=click.IntRange(0), metavar="N", help="Node of the run, counted from 0.")
-@click.option("--rank", type=click.IntRange(0), metavar="N", help="Beside this rank of the run.")
+@click.option(
+    "--rank", type=click.IntRange(0), metavar="N", help="Beside this rank of the run; 0 is a job script without ranks."
+)
 @options.dry_runs
 def command(*, what: str | None, now: bool, node: int | None, rank: int | None, dry_run: bool, **values: Any) -> None:
     r"""Open a shell on a node with an experiment's environment, on a node of a run, or beside a rank.
