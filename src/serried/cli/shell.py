@@ -55,9 +55,7 @@ SHOWN = ("cluster", "each node", "ranks", "time", "cost", "data", "requires")
 @options.common
 @click.option("--now", is_flag=True, help="Fail at once if the nodes are not free.")
 @click.option("--node", type=click.IntRange(0), metavar="N", help="Node of the run, counted from 0.")
-@click.option(
-    "--rank", type=click.IntRange(0), metavar="N", help="Beside this rank of the run; 0 is a job script without ranks."
-)
+@click.option("--rank", type=click.IntRange(0), metavar="N", help="Beside this rank of the run, or its job script.")
 @options.dry_runs
 def command(*, what: str | None, now: bool, node: int | None, rank: int | None, dry_run: bool, **values: Any) -> None:
     r"""Open a shell on a node with an experiment's environment, on a node of a run, or beside a rank.
