@@ -38,6 +38,7 @@ NO_SENTENCES = {
     "agent/system.py": "prints a problem once",
     "config/definitions.py": "turns the links of a help into references",
     "config/shell_words.py": "a grammar, with comments",
+    "views/console.py": "turns names of pages into addresses",
 }
 
 

@@ -16,6 +16,7 @@ Change with care: the order of write, fsync and rename in `files`, which keeps r
 from __future__ import annotations
 
 __version__ = "0.1.0"
+SITE = ""  # the address of the documentation: with one, messages name its pages there
 TYPE_CHECKING = False  # as in `typing`, which is loaded later
 if TYPE_CHECKING:
     from typing import Any

@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import os
+import re
 import select
 import shutil
 import sys
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TextIO
 
+from serried.base import SITE
 from serried.base.errors import SerriedError
 from serried.schema import SCHEMA, names
 from serried.views.text import fit, pad, printable, width, wrapped
@@ -104,7 +106,7 @@ def _print(text: str, stream: TextIO) -> None:
 
 def behind(label: str, text: str, stream: TextIO | None = None, *, look: str | None = None) -> list[str]:
     """`text` behind a label in the style `look`, wrapped on a terminal, with the further lines indented."""
-    text = printable(text)
+    text = printable(re.sub(r"serried docs ([a-z][\w-]*)", rf"{SITE}/\1.html", text) if SITE else text)
     indent = width(label)
     lines = wrapped(text, max(columns() - indent, 20)) if is_terminal(stream) else [text]
     return [f"{' ' * indent if at else style(label, look, stream)}{line}" for at, line in enumerate(lines)]
