@@ -52,7 +52,7 @@ def test_each_key_has_the_line_on_which_it_stands(key: tuple[str, ...], line: in
     [
         (b"[project\n", "serried.toml:1: is not TOML: expected ']' at the end of a table declaration at column 9"),
         (b"[a]\nx = 1\nx = 2\n", "serried.toml:3: is not TOML: cannot overwrite a value at column 6"),
-        (b'a = 1\nb = "', "serried.toml:2: is not TOML: unterminated string"),
+        (b'a = 1\nb = "', "serried.toml:2: is not TOML: a quote is never closed"),
         (b"a = 1\nb = '\xff'\n", "serried.toml:2: is not UTF-8 text"),
         (b"\x00", "serried.toml:1: is not TOML: invalid statement at column 1"),
         (b"a = " + b"[" * 5000, "serried.toml:1: is not TOML"),
@@ -62,6 +62,22 @@ def test_what_is_no_toml_is_refused_with_its_line(data: bytes, message: str):
     with pytest.raises(ConfigError) as caught:
         toml.parse(data, "serried.toml")
     assert caught.value.message.startswith(message)
+
+
+@for_each(
+    ("data", "line", "hint"),
+    [
+        (b'[a]\ncommand = "python train.py\n', 'command = "python train.py\n                          ^', "text ends"),
+        (b"[project\n", "[project\n        ^", None),
+        (b"a\t= [1,, 2]\n", "a = [1,, 2]\n       ^", None),
+        (b"a = '" + b"x" * 100 + b"' 2\n", "x" * 58 + "' 2\n" + " " * 60 + "^", None),
+    ],
+)
+def test_a_wrong_line_is_quoted_with_a_caret_below(data: bytes, line: str, hint: str | None):
+    with pytest.raises(ConfigError) as caught:
+        toml.parse(data, "serried.toml")
+    assert caught.value.details == line
+    assert (caught.value.hint or "").startswith(hint or "")
 
 
 def test_text_without_quotes_is_shown_how_to_write_it():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from serried import config
 from serried.base.errors import ConfigError, UsageError
 from serried.config import layers
 from serried.config.values import Typed, guess
+from serried.views import console
 from tables import for_each
 
 
@@ -51,6 +53,39 @@ from tables import for_each
             ),
             None,
         ),
+        (
+            "[defaults.resources]\ntasks_per_node = 4",
+            "serried.toml:2: unknown key `defaults.resources.tasks_per_node`",
+            "did you mean `ranks`?",
+        ),
+        (
+            "[defaults.resources]\nmax_restarts = 4",
+            "serried.toml:2: unknown key `defaults.resources.max_restarts`",
+            "did you mean `defaults.limit.restarts`?",
+        ),
+        (
+            "[defaults]\nwalltime = '1h'",
+            "serried.toml:2: unknown key `defaults.walltime`",
+            "did you mean `defaults.resources.time`?",
+        ),
+        (
+            "[defaults.environment]\nFOO = '1'",
+            "serried.toml:2: unknown key `defaults.environment.FOO`",
+            "did you mean `defaults.environment.env.FOO`?",
+        ),
+        (
+            "[defaults.resources]\ngpus = '4:a100'",
+            "serried.toml:2: `defaults.resources.gpus` must be a whole number from 0, not `4:a100`",
+            "the type of GPU has an own setting: --gpus 4 --gpu-type a100",
+        ),
+        (
+            "[defaults.resources]\ntime = '1 day'",
+            (
+                "serried.toml:2: `defaults.resources.time` must be a duration such as `90m`, `1h30m` or "
+                "`2-00:00:00`, not `1 day`"
+            ),
+            "did you mean `1d`?",
+        ),
         ("resources = 3", "serried.toml:1: unknown key `resources`", "known here: `project`, `defaults`, "),
         ("defaults = 3", "serried.toml:1: `defaults` is a table, not a value", "write `[defaults]`"),
         (
@@ -80,6 +115,62 @@ def test_what_a_file_says_wrong_is_named_with_its_line(folder: Path, text: str, 
     said, hinted = refusal(folder, text, command=None if "[experiments" in text else BARE)
     assert said == message
     assert hinted is None if hint is None else (hinted or "").startswith(hint)
+
+
+def test_all_errors_of_a_file_are_named_at_once_each_with_its_hint(folder: Path, capsys: pytest.CaptureFixture[str]):
+    lines = [
+        "[experiments.a]",
+        "command = 'a'",
+        "seed = 'x'",
+        "[experiments.a.resources]",
+        "ntasks = 2",
+        "memory = '1G'",
+    ]
+    with pytest.raises(ConfigError) as caught:
+        resolve(folder, "\n".join(lines))
+    console.print_error(caught.value)
+    assert capsys.readouterr().err == (
+        "error: serried.toml:3: `experiments.a.seed` must be a whole number from 0, not `x`\n"
+        "\n"
+        "error: serried.toml:5: unknown key `experiments.a.resources.ntasks`\n"
+        "\n"
+        "hint: did you mean `ranks`?\n"
+        "\n"
+        "error: serried.toml:6: unknown key `experiments.a.resources.memory`\n"
+        "\n"
+        "hint: did you mean `mem`?\n"
+    )
+    assert "hint: did you mean `mem`?" in traceback.format_exception(caught.value)[-1]
+    with pytest.raises(ConfigError) as caught:
+        resolve(folder, "[project]\n" + "".join(f"x{number} = 1\n" for number in range(14)))
+    assert [other.message for other in caught.value.others][8:] == [
+        "serried.toml:11: unknown key `project.x9`",
+        "serried.toml: 4 more errors",
+    ]
+
+
+def test_a_setting_of_the_program_is_recognised_on_the_command_line(folder: Path):
+    assert refusal(folder, "", command=BARE, lr="0.1") == (
+        "unknown key `lr`",
+        "did you mean `config.lr`, a setting of your program?",
+    )
+    assert refusal(folder, "", command=BARE, ntasks="2")[1] == "did you mean `resources.ranks`?"
+
+
+def test_a_cluster_of_on_that_is_nearly_a_known_one_is_named(folder: Path):
+    text = "[experiments.a]\ncommand = 'a'\n[experiments.a.on.{}.resources]\nranks = 4\n"
+    assert resolve(folder, text.format("ceda")).warnings == (
+        "`on.ceda` (serried.toml:4) names no cluster that is known here; did you mean `cedar`?",
+    )
+    assert resolve(folder, text.format("elsewhere")).warnings == resolve(folder, text.format("cedar")).warnings == ()
+
+
+def test_a_program_is_not_taken_for_a_job_script(folder: Path):
+    (folder / "train.py").write_text("print()\n")
+    assert refusal(folder, "[experiments.a]\nscript = 'train.py'") == (
+        "`train.py` does not begin with `#!` and an interpreter",
+        'a program is a command: `-- python train.py`, or `command = "python train.py"`',
+    )
 
 
 def test_settings_of_experiments_that_do_not_run_are_checked_too(folder: Path):

@@ -21,7 +21,7 @@ then `hint: …`, and exits with `exit_code`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
@@ -86,15 +86,25 @@ class UsageError(SerriedError):
 
 
 class ConfigError(UsageError):
-    """A wrong value in a configuration file, at `path` and `line` (from 1)."""
+    """A wrong value in a configuration file, at `path` and `line` (from 1). `others` are further ones in the file."""
 
     def __init__(
-        self, message: str, *, path: str | None = None, line: int | None = None, hint: str | None = None
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        line: int | None = None,
+        hint: str | None = None,
+        details: str | None = None,
+        others: Sequence[ConfigError] = (),
     ) -> None:
         where = f"{path}:{line}: " if path and line else f"{path}: " if path else ""
-        super().__init__(where + message, hint=hint)
+        super().__init__(where + message, hint=hint, details=details)
         self.path = path
         self.line = line
+        self.others = others
+        for other in others:
+            self.__notes__ += [other.message, *other.__notes__]
 
 
 class MissingProgramError(UsageError):

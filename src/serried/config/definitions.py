@@ -515,21 +515,34 @@ class WrongKey(Exception):  # noqa: N818 - becomes a ConfigError where the place
         self.hint = hint
 
 
-def check(table: Mapping[str, Any], schema: Table = ROOT, where: Keys = ()) -> Iterator[tuple[Keys, Any]]:
-    """Every value in `table`, parsed, with its place. Raises WrongKey at the first wrong value."""
+def check(
+    table: Mapping[str, Any], schema: Table = ROOT, where: Keys = (), faults: list[WrongKey] | None = None
+) -> Iterator[tuple[Keys, Any]]:
+    """Every valid value in `table`, parsed, with its place. Raises WrongKey, or collects all in `faults`."""
     for name, value in table.items():
-        place = (*where, name)
-        if (key := schema.key_named(name)) is not None:
-            if key != name and key in table:
-                raise WrongKey(place, f"`{dotted(place)}` and `{key}` are the same setting", "keep one of them")
-            yield from _value(schema.keys[key], value, (*where, key))
-        elif (inner := schema.table(name)) is not None:
-            below = _table(value)
-            if not isinstance(below, Mapping):
-                raise WrongKey(place, f"`{dotted(place)}` is a table, not a value", f"write `[{dotted(place)}]`")
-            yield from check(below, inner, place)
-        else:
-            raise WrongKey(place, f"unknown key `{dotted(place)}`", _unknown_hint(name, schema, where))
+        try:
+            yield from _entry(table, name, value, schema, where, faults)
+        except WrongKey as wrong:
+            if faults is None:
+                raise
+            faults.append(wrong)
+
+
+def _entry(  # noqa: PLR0917 - as `check`
+    table: Mapping[str, Any], name: str, value: Any, schema: Table, where: Keys, faults: list[WrongKey] | None
+) -> Iterator[tuple[Keys, Any]]:
+    place = (*where, name)
+    if (key := schema.key_named(name)) is not None:
+        if key != name and key in table:
+            raise WrongKey(place, f"`{dotted(place)}` and `{key}` are the same setting", "keep one of them")
+        yield from _value(schema.keys[key], value, (*where, key))
+    elif (inner := schema.table(name)) is not None:
+        below = _table(value)
+        if not isinstance(below, Mapping):
+            raise WrongKey(place, f"`{dotted(place)}` is a table, not a value", f"write `[{dotted(place)}]`")
+        yield from check(below, inner, place, faults)
+    else:
+        raise WrongKey(place, f"unknown key `{dotted(place)}`", _unknown_hint(name, schema, where))
 
 
 def _table(value: Any) -> Any:
@@ -575,11 +588,43 @@ def _parse(key: Key, value: Any, place: Keys) -> Any:
         raise WrongKey(place, f"`{dotted(place)}` {error}", error.hint) from None
 
 
+MEANT = {
+    "resources.ranks": "ntasks ntasks-per-node tasks-per-node nproc-per-node nproc np processes world-size",
+    "resources.gpus": "gpus-per-node gpus-per-task gres num-gpus ngpus",
+    "resources.cpus": "cpus-per-task cpus-per-gpu cpus-per-rank ncpus num-cpus",
+    "resources.nodes": "nnodes num-nodes",
+    "resources.mem": "memory mem-per-gpu mem-per-rank pmem ram",
+    "resources.time": "walltime time-limit timelimit timeout max-time",
+    "resources.extra": "options scheduler-options sbatch-options",
+    "limit.restarts": "max-restarts retries requeue",
+    "limit.warn_before": "signal",
+    "environment.env": "envs variables env-vars vars",
+    "environment.modules": "module",
+    "environment.setup": "pre setup-commands prolog",
+    "container.image": "image container sif",
+    "data.stage": "dataset input inputs",
+    "command": "cmd run exec program",
+    "workdir": "chdir cwd directory working-dir",
+    "after": "dependency depends-on",
+}
+"""Words of schedulers and of other tools, by the key for the same thing."""
+
+
 def _unknown_hint(name: str, schema: Table, where: Keys) -> str:
+    words = name.lower().replace("_", "-")
+    meant = next((tuple(key.split(".")) for key, others in MEANT.items() if words in others.split()), None)
+    outer = where[:-1] if where[-1:] and where[-1] in _PARTS else where
+    if meant and (len(meant) > 1 or meant[0] in schema.keys):
+        is_here = meant[:-1] == where[len(outer) :]
+        return f"did you mean `{meant[-1] if is_here else dotted((*outer, *meant))}`?"
+    if where[-1:] == ("environment",) and name.isupper():
+        return f"did you mean `{dotted((*where, 'env', name))}`?"
     near = did_you_mean(name, schema.names())
     if near:
         return near
     home = next((table for table, part in _PARTS.items() if name in part.keys), None)
     if home and home in schema.tables:
         return f"it belongs in the table `{dotted((*where, home))}`"
+    if schema is COMMAND_LINE:
+        return f"did you mean `config.{name}`, a setting of your program?"
     return f"known here: {', '.join(f'`{known}`' for known in schema.names())}"

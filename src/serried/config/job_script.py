@@ -131,9 +131,12 @@ def read(path: Path, scheduler: str, environ: Mapping[str, str] | None) -> JobSc
     reader = schedulers.reader(dialect) if dialect else None
     for objection in Objection:
         if objection in form.objections and (reader is None or objection in reader.OBJECTIONS):
+            program = f"python {path.name}"
             hint = {
                 Objection.DOS_LINES: f"sed -i 's/\\r$//' {shlex.quote(path.name)}",
-                Objection.NO_INTERPRETER: "begin the script with `#!/bin/bash`; a command goes after `--`",
+                Objection.NO_INTERPRETER: f'a program is a command: `-- {program}`, or `command = "{program}"`'
+                if path.suffix == ".py"
+                else "begin the script with `#!/bin/bash`; a command goes after `--`",
             }
             raise UsageError(f"`{path.name}` {objection.value}", hint=hint.get(objection))
     if reader:

@@ -65,6 +65,8 @@ PROFILES = "clusters"
 """The folder of profiles beside a `config.toml`."""
 _TABLES = ("project", *definitions.PARTS)
 """Tables that `SERRIED_TABLE_KEY` variables reach."""
+_MOST_FAULTS = 10
+"""Of one file, in one answer."""
 _SCHEDULER_VARIABLES = ("account", "partition", "qos", "reservation")
 
 
@@ -163,10 +165,14 @@ def _in_folder(folder: Path) -> list[Document]:
 
 def from_document(source: str, document: Document, where: str | None = None) -> Layer:
     """The settings of a file. Messages show `where` instead of the file's path and lines."""
-    try:
-        checked = list(definitions.check(document.tables))
-    except definitions.WrongKey as wrong:
-        raise document.error(wrong.message, wrong.keys, wrong.hint) from None
+    faults: list[definitions.WrongKey] = []
+    checked = list(definitions.check(document.tables, faults=faults))
+    if faults:
+        first, *others = sorted(faults, key=lambda fault: document.line(fault.keys) or 0)
+        shown = [document.error(other.message, other.keys, other.hint) for other in others[: _MOST_FAULTS - 1]]
+        if len(faults) > _MOST_FAULTS:
+            shown.append(ConfigError(f"{len(faults) - _MOST_FAULTS} more errors", path=document.path))
+        raise document.error(first.message, first.keys, first.hint, shown)
     settings = {}
     for keys, value in checked:
         line = None if where else document.line(keys)
@@ -849,6 +855,7 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
             *(() if script else _script_as_command(experiment, here)),
             *_for_a_shell(experiment),
             *_unknown_gpus(experiment, place),
+            *_misspelt_clusters(given, chosen),
         ),
         notes=(*builder.notes, *notes, *of_script),
         experiments=tuple(experiment_names(given)),
@@ -1080,6 +1087,16 @@ def _unknown_gpus(experiment: Experiment, cluster: Cluster) -> tuple[str, ...]:
         return ()
     what = f"the GPUs of `{cluster.name}` are not known, so the job requests none"
     return (f"{what}: pass --gpus N, or --ranks N for CPUs",)
+
+
+def _misspelt_clusters(layers: list[Layer], experiment: str | None) -> Iterable[str]:
+    """Of `on.CLUSTER`. One that is unknown here may be known elsewhere, unless it is nearly the name of one."""
+    known = cluster_names(layers)
+    for layer in layers:
+        places = {place[:4]: setting for place, setting in layer.settings.items() if place[2:3] == ("on",)}
+        for (_, name, _, cluster), setting in places.items():
+            if name == experiment and cluster not in known and (hint := did_you_mean(cluster, known)):
+                yield f"`on.{cluster}` ({setting.origin}) names no cluster that is known here; {hint}"
 
 
 def _listed(names: Iterable[str]) -> str:

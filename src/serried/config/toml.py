@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ _NAME = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
 _DOTTED = rf"{_NAME}(?:\s*\.\s*{_NAME})*"
 _HEADER = rf"\s*\[\[?\s*({_DOTTED})\s*\]"
 _KEY = rf"\s*({_DOTTED})\s*="
+_BEFORE_ERROR, _BEHIND_ERROR = 60, 14
+"""Characters of a wrong line that its error quotes."""
 _TOKEN = re.compile(r"""\"{3}|'{3}|"(?:[^"\\]|\\.)*"|'[^']*'|[\[\]{}#]""")
 
 
@@ -51,8 +53,10 @@ class Document(NamedTuple):
             key = key[:-1]
         return places.get(key)
 
-    def error(self, message: str, key: Keys = (), hint: str | None = None) -> ConfigError:
-        return ConfigError(message, path=self.path, line=self.line(key), hint=hint)
+    def error(
+        self, message: str, key: Keys = (), hint: str | None = None, others: Sequence[ConfigError] = ()
+    ) -> ConfigError:
+        return ConfigError(message, path=self.path, line=self.line(key), hint=hint, others=others)
 
 
 def read(path: Path, shown: str | None = None) -> Document:
@@ -90,7 +94,13 @@ def _syntax_error(message: str, text: str, shown: str) -> ConfigError:
     wrong = "".join(text.splitlines()[line - 1 : line])
     bare = re.fullmatch(r"\s*[\w.-]+\s*=\s*([A-Za-z0-9][^\"'#]*?)\s*(#.*)?", wrong)
     hint = f'text needs quotes: "{bare[1]}"' if bare else None
-    return ConfigError(f"is not TOML: {reason}{column}", path=shown, line=line, hint=hint)
+    at = int(match[2]) - 1 if match and match[2] else len(wrong)
+    if len(re.findall(r"(?<!\\)\"", wrong)) % 2 and at == len(wrong):
+        reason, column, hint = "a quote is never closed", "", 'text ends with its quote: key = "text"'
+    # The place of the error and what is around it, in one row of a terminal.
+    begin = max(at - _BEFORE_ERROR, 0)
+    quoted_line = f"{wrong[begin : at + _BEHIND_ERROR]}\n{' ' * (at - begin)}^".replace("\t", " ")
+    return ConfigError(f"is not TOML: {reason}{column}", path=shown, line=line, hint=hint, details=quoted_line)
 
 
 @functools.lru_cache

@@ -161,7 +161,10 @@ def whole(least: int) -> Callable[[Any], int]:
     def parse(value: Any) -> int:
         text = "" if isinstance(value, bool) else str(value).strip()
         if not re.fullmatch(r"-?\d{1,9}", text, re.ASCII) or int(text) < least:
-            raise BadValue(f"must be a whole number from {least}, not `{_shown(value)}`")
+            typed = re.fullmatch(r"(?:gpu:)?(?:(\w+):(\d+)|(\d+):(\w+))", text, re.ASCII)
+            amount, kind = (typed[2] or typed[3], typed[1] or typed[4]) if typed else ("", "")
+            hint = f"the type of GPU has an own setting: --gpus {amount} --gpu-type {kind}" if typed else None
+            raise BadValue(f"must be a whole number from {least}, not `{_shown(value)}`", hint)
         return int(text)
 
     return parse

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TextIO
 
 from serried.base import SITE
-from serried.base.errors import SerriedError
+from serried.base.errors import ConfigError, SerriedError
 from serried.schema import SCHEMA, names
 from serried.views.text import fit, pad, printable, width, wrapped
 
@@ -130,13 +130,16 @@ def warning(text: str, *, hint: str | None = None) -> None:
 
 
 def print_error(error: SerriedError) -> None:
-    """Print `error: …`, the quoted output of other programs, a blank line, and `hint: …`."""
+    """Print `error: …`, the quoted output of other programs, a blank line, and `hint: …`; then others of its file."""
     say_behind("error: ", error.message, "error")
     for line in (error.details or "").splitlines():
         say(f"  | {printable(line)}")
     if error.hint:
         say()
         _hint(error.hint)
+    for other in error.others if isinstance(error, ConfigError) else ():
+        say()
+        print_error(other)
 
 
 def _hint(text: str) -> None:
