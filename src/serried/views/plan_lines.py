@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from serried.submission.snapshot import Revision, Survey
 
 FILES_OF_A_RUN, FILES_OF_A_TASK, FILES_OF_AN_ATTEMPT = 5, 2, 5
-"""`run-directory.md` and `internals.md` in docs name them; then a node's events and samples, logs of ranks and launchers."""
+"""`run-directory.md` and `internals.md` in docs name them; then a node's events and samples, logs of ranks."""
 FOLDERS_OF_A_RUN, FOLDERS_OF_A_TASK = 2, 3
 _LISTED = 4
 
