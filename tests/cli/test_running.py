@@ -112,7 +112,7 @@ def test_a_run_that_hangs_says_so_and_what_to_do(serried, running):
         "  what to do\n"
         "  - it may hang, or save, evaluate or compile: `serried stacks k3f9q2` prints where each rank is\n"
         "  - `serried logs k3f9q2 -f` prints the output; `serried shell k3f9q2` opens a shell on its first node\n"
-        "  - end such runs by themselves: `limit.output_timeout`; serried docs debugging\n"
+        "  - end such runs by themselves: `limit.output_timeout`; serried docs hang-or-crash\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""The recipe of docs/guides/debugging.md: a client attaches to the debugpy of each rank, and the program runs on."""
+"""The recipe of docs/guides/why.md: a client attaches to the debugpy of each rank, and the program runs on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ answer = 7 * (1 + int(os.environ["RANK"]))
 debugpy.breakpoint()
 print("result", answer, flush=True)
 """
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "debugging.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "why.md"
 
 
 class Client:

@@ -72,7 +72,7 @@ def test_the_first_day_goes_as_its_page_shows(typed, tmp_path: Path) -> None:
 
 
 def test_the_first_failure_is_reported_as_its_page_shows(typed, tmp_path: Path) -> None:
-    path = ROOT / "docs" / "guides" / "debugging.md"
+    path = ROOT / "docs" / "tutorials" / "hang-or-crash.md"
     before, heading, rest = path.read_text(encoding="utf-8").partition("## A rank that fails\n")
     example, following, after = rest.partition("\n## ")
     write_files(example, tmp_path / "digits")

@@ -177,7 +177,7 @@ def drawn(monkeypatch, size, shown):
 
 def test_the_documentation_shows_the_page_as_it_is(monkeypatch):
     [screen] = drawn(monkeypatch, (80, 24), [a_page()])
-    assert f"```text\n{screen}```" in (ROOT / "docs" / "guides" / "watch.md").read_text(encoding="utf-8")
+    assert f"```text\n{screen}```" in (ROOT / "docs" / "guides" / "watching.md").read_text(encoding="utf-8")
 
 
 def test_a_page_is_shown_on_a_terminal_of_any_size_and_hostile_text_is_text(monkeypatch):

@@ -166,7 +166,8 @@ class Experiment(NamedTuple):
     shell: bool = setting(values.BOOLEAN, "Run `command` in bash.", default="false", value=False)
     beside: tuple[SideCommand, ...] = setting(
         values.SIDE_COMMANDS,
-        "Commands that run beside the ranks of each node: see [commands beside the ranks](beside.md).",
+        "Commands that run beside the ranks of each node: see "
+        "[commands beside the ranks](shell.md#commands-beside-the-ranks).",
         value=(),
     )
     seed: int = setting(

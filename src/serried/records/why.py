@@ -801,7 +801,7 @@ gpus-in-use:
 stalled:
   - it may hang, or save, evaluate or compile: `serried stacks {run}` prints where each rank is
   - `serried logs {run} -f` prints the output; `serried shell {run}` opens a shell on its first node
-  - end such runs by themselves: `limit.output_timeout`; serried docs debugging
+  - end such runs by themselves: `limit.output_timeout`; serried docs hang-or-crash
 no-output:
   - `serried logs {run}` prints what it wrote last, `serried stacks {run}` where each rank is
 head-silent:
