@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -46,13 +47,12 @@ OF_RERUN = "a rerun keeps the settings of its run; for others: serried submit â€
         (["submit", "--clustr", "x"], "unknown option: `--clustr`|did you mean `--cluster`?"),
         (["submit", "--mem-per-gpu", "8G"], "unknown option: `--mem-per-gpu`|did you mean `--mem`?"),
         (["submit", "--nproc_per_node=4"], "unknown option: `--nproc_per_node`|did you mean `--ranks`?"),
-        (["submit", "-N", "2"], "unknown option: `-N`|did you mean `--nodes`?"),
+        (["submit", "-G", "2"], "unknown option: `-G`|did you mean `--gpus`?"),
         (["submit", "--wrap", "python train.py"], "unknown option: `--wrap`|did you mean `-- COMMAND`?"),
-        (["submit", "--export=X=1"], "unknown option: `--export`|did you mean `--set environment.env.NAME=VALUE`?"),
-        (["submit", "--env", "X=1"], "unknown option: `--env`|did you mean `--set environment.env.NAME=VALUE`?"),
-        (["submit", "--modules", "x"], "unknown option: `--modules`|did you mean `--set environment.modules=VALUE`?"),
-        (["submit", "--restarts=2"], "unknown option: `--restarts`|did you mean `--set limit.restarts=VALUE`?"),
-        (["submit", "--wait"], "unknown option: `--wait`|a command does this: serried wait --help"),
+        (["submit", "--export=X=1"], "unknown option: `--export`|did you mean `--env`?"),
+        (["submit", "--modules", "x"], "unknown option: `--modules`|did you mean `--module`?"),
+        (["submit", "--conda", "x"], "unknown option: `--conda`|did you mean `--set environment.conda=VALUE`?"),
+        (["submit", "--max-restarts=2"], "unknown option: `--max-restarts`|did you mean `--restarts`?"),
         (["submit", "--yse"], "unknown option: `--yse`|serried submit --help lists them"),
         (["rerun", "x", "--time", "2h"], f"unknown option: `--time`|{OF_RERUN}"),
         (["rerun", "x", "--set", "a=1"], f"unknown option: `--set`|{OF_RERUN}"),
@@ -96,16 +96,44 @@ def test_an_option_behind_a_job_script_may_be_its_argument(tmp_path, monkeypatch
     )
 
 
-@pytest.mark.parametrize("kind", ["file", "pipe", "word"])
-def test_a_job_script_on_standard_input_is_refused_and_not_passed_over(kind, tmp_path):
-    (tmp_path / "serried.toml").write_text('[experiments.train]\ncommand = "true"\n')
-    (tmp_path / "script").write_text("#!/bin/bash\necho inner\n")
-    words = [sys.executable, "-m", "serried", "submit", "--cluster", "local", "--dry-run", *["-"][: kind == "word"]]
-    with (tmp_path / "script").open() as script:
-        given = {"stdin": script} if kind == "file" else {"input": "#!/bin/bash\n" if kind == "pipe" else ""}
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, **given)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: a job script cannot be read from standard input\n\nhint: write it to a file")
+SCRIPT = "#!/bin/bash\n#SBATCH --job-name=resnet\necho inner\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "command"),
+    [
+        ("file", [], "stdin"),
+        ("pipe", [], "stdin"),
+        ("pipe", ["-"], "stdin"),
+        ("pipe", ["-", "--", "--lr", "1"], "stdin --lr 1"),
+        ("pipe", ["train"], "true"),
+        ("pipe", ["--", "false"], "false"),
+        ("text", [], "true"),
+    ],
+)
+def test_a_job_script_on_standard_input_is_read_where_nothing_else_is_named(given, words, command, tmp_path):
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "serried.toml").write_text('[experiments.train]\ncommand = "true"\n')
+    (project / "script").write_text(SCRIPT)
+    words = [sys.executable, "-m", "serried", "submit", "--cluster", "local", "--dry-run", "--json", *words]
+    with (project / "script").open() as script:
+        stdin = {"stdin": script} if given == "file" else {"input": SCRIPT if given == "pipe" else "train\n"}
+        done = subprocess.run(words, cwd=project, capture_output=True, text=True, check=False, **stdin)
+    found = json.loads(done.stdout)
+    is_script = command.startswith("stdin")
+    assert " ".join(found["plan"]["command"]) == command
+    assert (found["user_script"], found["plan"]["name"]) == (
+        (SCRIPT, "resnet") if is_script else (None, found["plan"]["name"])
+    )
+
+
+def test_standard_input_without_a_job_script_is_refused(tmp_path):
+    for text, said in (("", "standard input is empty"), ("echo hi\n", "`stdin` does not begin with `#!`")):
+        words = [sys.executable, "-m", "serried", "submit", "--cluster", "local", "-"]
+        done = subprocess.run(words, cwd=tmp_path, input=text, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"error: {said}")
 
 
 def _said(words, monkeypatch, capsys):

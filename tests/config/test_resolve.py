@@ -64,7 +64,6 @@ SCRIPT = "#!/bin/bash\n#SBATCH --time=1\n"
             "`notes` is not a job script: it has neither a `#!` line nor directives",
             "begin the script with `#!/bin/bash`; a command goes after `--`",
         ),
-        ("-", "a job script is not read from standard input", "save it to a file: serried submit FILE"),
         (
             "train.sbatch",
             "`train.sbatch` is a job script, not an experiment",

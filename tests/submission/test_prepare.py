@@ -138,6 +138,46 @@ def test_a_dry_run_of_a_job_script_shows_its_directives_and_its_text(project):
     assert document["plan"]["script"]["replaced"] == ["--nodes=1"]
 
 
+def test_short_options_mean_what_they_mean_for_the_scheduler():
+    def planned(*words):
+        shown = here("submit", "--dry-run", "--json", "--cluster", "cedar", *words, "--", "true")
+        plan = json.loads(shown.stdout)["plan"]
+        keys = ("nodes", "ranks", "gpus", "cpus", "time_seconds", "partition", "account")
+        return (plan["name"], *(plan["allocation"][key] for key in keys))
+
+    shorts = ("-N2", "-n", "8", "-c", "3", "-t", "90", "-p", "long", "-A", "def-x", "-J", "first")
+    assert planned(*shorts) == ("first", 2, 4, 0, 12, 5400, "long", "def-x")
+    assert planned("-A", "x", "-n", "2", "--gpus", "4", "-c", "8", "-t", "1-00:00") == (
+        *("true", 1, 2, 4, 16, 86400),
+        *(None, "x"),
+    )
+    for words, said in (
+        (
+            ("-N", "2", "-n", "7"),
+            "7 ranks cannot be shared evenly by 2 nodes\n\nhint: `-n` counts the ranks of all nodes",
+        ),
+        (("-n", "2", "--ranks", "2"), "`-n` and `--ranks` both set the number of ranks"),
+        (("--gpus", "2", "-n", "1", "-c", "3"), "`-c 3` for 1 ranks cannot be shared evenly by 2 GPUs"),
+        (("-t", "5", "--time", "5m"), "`-t` and `--time` both set the time limit"),
+        (("-t", "soon"), "`-t` must be a duration"),
+        (("--restarts", "1", "--chain", "2"), "`--chain` and `--restarts` both set the number of attempts"),
+        (("--env", "PATH"), "`--env PATH` is not `NAME=VALUE`\n\nhint: ranks inherit `PATH` from this shell"),
+    ):
+        refused = here("submit", "-A", "x", "--cluster", "cedar", *words, "--", "true")
+        assert (refused.returncode, refused.stderr[: len(said) + 7]) == (2, f"error: {said}")
+
+
+def test_variables_modules_and_restarts_have_options():
+    words = ("--env", "A=b c", "--env", "API_TOKEN=canary", "--module", "cuda", "--module", "gcc/12", "--restarts", "2")
+    off = ("--set", "environment.check=false")
+    shown = here("submit", "--cluster", "local", "--dry-run", "--json", *words, *off, "--", "true")
+    plan = json.loads(shown.stdout)["plan"]
+    assert plan["environment"]["env"] == {"A": "b c", "API_TOKEN": "canary"}
+    assert (plan["environment"]["modules"], plan["limit"]["restarts"]) == (["cuda", "gcc/12"], 2)
+    assert shown.stderr.startswith("note: `API_TOKEN` looks like a secret")
+    assert "canary" not in here("submit", "--cluster", "local", "--dry-run", *words, *off, "--", "true").stderr
+
+
 def test_a_dry_run_fits_a_screen_with_the_line_to_the_scheduler(project):
     (project / "train.sbatch").write_text(SCRIPT)
     for words in (["train.sbatch"], ["--nodes", "2", "--", "/bin/sh", "-c", "true"]):

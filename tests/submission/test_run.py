@@ -152,6 +152,19 @@ def test_a_project_of_any_name_can_be_submitted(tmp_path, name):
     assert (run.logs(), run.name) == ("source\n", name)
 
 
+def test_submit_can_wait_and_exits_as_wait_does(project):
+    done = here("submit", "--cluster", "local", "--wait", "--env", "WORD=hello", "--", "/bin/sh", "-c", "echo $WORD")
+    assert (done.returncode, done.stdout) == (0, f"{records()[0].id}\n")
+    assert done.stderr.splitlines()[-1].startswith(f"{records()[0].id} command COMPLETED")
+    (project / "job.sh").write_text("#!/bin/bash\necho it is $1\nexit 4\n")
+    words = command("submit", "--cluster", "local", "--wait", "--json", "-", "--", "read")
+    with (project / "job.sh").open() as script:
+        done = subprocess.run(words, stdin=script, capture_output=True, text=True, check=False)
+    (run,) = json.loads(done.stdout)["runs"]
+    assert (done.returncode, run["state"], run["exit_code"], run["name"]) == (1, "FAILED", 4, "stdin")
+    assert "it is read\n" in here("logs", run["id"]).stdout
+
+
 def test_a_command_that_is_not_there_is_127_and_named():
     done = here("run", "--", "nosuch")
     assert done.returncode == 127

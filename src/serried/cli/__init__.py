@@ -121,7 +121,7 @@ OPTIONS_MEANT = {
     "--gpus": "gpus-per-node gres gpus-per-task G",
     "--cpus": "cpus-per-task cpus-per-gpu ncpus c",
     "--nodes": "nnodes num-nodes num_nodes N",
-    "--time": "walltime timeout t",
+    "--time": "walltime timeout time-limit timelimit limit t",
     "--name": "job-name J",
     "--after": "dependency d",
     "--account": "A",
@@ -129,7 +129,13 @@ OPTIONS_MEANT = {
     "--constraint": "C",
     "--array": "a",
     "--stage": "data dataset input",
-    "--set environment.env.NAME=VALUE": "env export v",
+    "--env": "export v variable environment setenv",
+    "--module": "modules load",
+    "--restarts": "max-restarts max_restarts retries requeue",
+    "--wait": "W block sync",
+    "--resume": "checkpoint continue from",
+    "--image": "container sif docker",
+    "--set environment.venv=VALUE": "virtualenv",
     "-- COMMAND": "wrap",
     "SCRIPT": "script file",
 }
@@ -309,10 +315,9 @@ def _print_click_error(error: click.ClickException) -> None:
         to_script = context.meta.get(ARGUMENTS_HINT) if context else None
         if not close and not to_script:
             # Short words are alike by chance, and confirmation is never what somebody meant.
-            near = difflib.get_close_matches(word, [flag[2:] for flag in flags if flag != "--yes"], n=1, cutoff=0.75)
-            close = [f"--{name}" for name in near] or (
-                [f"--set {key}=VALUE" for key in _setting_named(word)] if "--set" in flags else []
-            )
+            close = [f"--set {key}=VALUE" for key in _setting_named(word)] if "--set" in flags else []
+            others = [flag[2:] for flag in flags if flag.startswith("--") and flag != "--yes"]
+            close = close or [f"--{name}" for name in difflib.get_close_matches(word, others, n=1, cutoff=0.75)]
         message = f"unknown option: `{error.option_name}`"
         elsewhere = f"a command does this: serried {word} --help" if word in VERBS else None
         if context and context.info_name == "rerun":

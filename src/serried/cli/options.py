@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import select
 import shlex
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -113,11 +116,17 @@ def _option(name: str, key: Key) -> Callable[[Function], Function]:
     if key.kind is BOOLEAN:
         return click.option(f"{flag(name)}/--no-{name}", name, default=None, help=key.help)
     default = f"  [default: {key.default.replace('`', '')}]" if key.default else ""
-    names = [flag(name), *([flag(key.alias)] if key.alias else [])]
-    return click.option(*names, name, metavar=key.kind.metavar, multiple=key.kind.many, help=key.help + default)
+    names = [_SHORT.get(name), flag(name), *([flag(key.alias)] if key.alias else [])]
+    about = f"{key.help} `-t 90` is 90 minutes." if name == "time" else key.help
+    return click.option(
+        *filter(None, names), name, metavar=key.kind.metavar, multiple=key.kind.many, help=about + default
+    )
 
 
-resources = together(*(_option(name, key) for name, key in _RESOURCES.items()))
+_SHORT = {"nodes": "-N", "partition": "-p", "account": "-A"}
+resources = together(
+    *(_option(name, key) for name, key in _RESOURCES.items()), click.option("-t", "short_time", hidden=True)
+)
 """One flag for each key of the table `resources`. The command receives texts."""
 
 resources_of_points = together(
@@ -129,7 +138,7 @@ cluster = click.option("--cluster", metavar="NAME", help="Where to run; `serried
 common = together(
     click.option("--launch", metavar="KIND", help="Launcher of the ranks: agent, torchrun …  [default: agent]"),
     cluster,
-    click.option("--name", metavar="NAME", help="Name of the run."),
+    click.option("-J", "--name", metavar="NAME", help="Name of the run."),
     click.option(
         "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting, as in `--set limit.grace=60s`."
     ),
@@ -156,7 +165,10 @@ dry_runs = together(
         help="With --dry-run, print the job script and the names of its variables, too.",
     ),
 )
-sending = together(yes, dry_runs, run_view.as_json)
+wait = click.option(
+    "--wait", is_flag=True, help="Wait for the end, as `serried wait` does. Ctrl-C ends the waiting, not the run."
+)
+sending = together(yes, wait, dry_runs, run_view.as_json)
 """The arguments of `submit.send`."""
 
 _FLAGS: Sequence[tuple[str, str, Mapping[str, Any], str]] = (
@@ -176,6 +188,11 @@ _FLAGS: Sequence[tuple[str, str, Mapping[str, Any], str]] = (
         "Copy PATH to each node's own disk first; from here, else below `data.root`. May be repeated.",
     ),
     ("--image", "FILE", {}, "The container image; `off` for none."),
+    ("--env", "NAME=VALUE", {"multiple": True}, "Set a variable of the ranks. May be repeated."),
+    ("--module", "NAME", {"multiple": True}, "Load this module, and none of the experiment's. May be repeated."),
+    ("--restarts", "N", {"type": click.IntRange(0)}, "Most further attempts after a failure or the time limit."),
+    ("-n", "N", {"type": click.IntRange(1)}, "Ranks on all nodes together, in place of --ranks."),
+    ("-c", "N", {"type": click.IntRange(1)}, "CPUs per rank, in place of --cpus."),
     ("--track", "MODE", {}, "Trackers of `[track]`: off, offline, online or auto."),
     (
         "--resume",
@@ -213,6 +230,10 @@ def overrides(values: Mapping[str, Any], settings: tuple[str, ...] = ()) -> dict
         if not equals or not dotted.strip():
             raise UsageError(f"`--set {text}` is not `KEY=VALUE`", hint="for example `--set resources.nodes=4`")
         given[dotted.strip()] = Typed(typed)
+    if short := values.get("short_time"):
+        if values.get("time") is not None:
+            raise UsageError("`-t` and `--time` both set the time limit", hint="keep one of them")
+        values = {**values, "time": f"{short}m" if short.isdigit() else short}
     flags = [(name, f"resources.{name}", key) for name, key in _RESOURCES.items()]
     for name, setting, key in [*flags, ("launch", "launch.kind", _LAUNCH), ("track", "track.mode", _TRACK_MODE)]:
         value = values.get(name)
@@ -223,7 +244,8 @@ def overrides(values: Mapping[str, Any], settings: tuple[str, ...] = ()) -> dict
         except BadValue as error:
             # An empty text unsets the setting; an empty amount comes from an unset variable of a shell.
             if not (key.is_optional and key.kind.metavar == "TEXT" and value in ("", ("",))):
-                raise UsageError(f"`{flag(name)}` {error}", hint=error.hint) from None
+                option = "-t" if name == "time" and short else flag(name)
+                raise UsageError(f"`{option}` {error}", hint=error.hint) from None
             value = ""
         given[setting] = value
     return given
@@ -241,10 +263,10 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
     context = click.get_current_context()
     experiment, command = values["experiment"], context.meta.get(COMMAND)
     is_open = experiment is None and not command and not values.get("commands")
+    script_text = None
     if experiment == "-" or (is_open and _starts_of_input() == b"#!"):
-        hint = "write it to a file: serried submit FILE"
-        raise UsageError("a job script cannot be read from standard input", hint=hint)
-    is_script = experiment is not None and _is_job_script(experiment)
+        experiment, script_text = _OF_INPUT, _input()
+    is_script = script_text is not None or (experiment is not None and _is_job_script(experiment))
     if is_script:
         experiment, command = None, (experiment, *(command or ()))
     parameters: Mapping[str, Any] = {}
@@ -260,17 +282,37 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
         experiment=experiment,
         command=command,
         is_script=is_script,
+        script_text=script_text,
         overrides=overrides(values, values["settings"]) | _of_flags(values),
         cluster=cluster,
         name=values["name"],
         array=values.get("array"),
         parallel=values.get("parallel"),
         each=values.get("commands"),
+        tasks=values.get("n"),
+        cpus_per_rank=values.get("c"),
         repeat=values.get("repeat"),
         resume=values.get("resume"),
         smoke=bool(values.get("smoke")),
         parameters=parameters,
     )
+
+
+_OF_INPUT = "stdin"
+"""The name of a job script that standard input contains."""
+_PATIENCE_MS = 1000
+"""For the program that writes the script into a pipe."""
+
+
+def _input() -> bytes:
+    """The job script on standard input. Raises UsageError if there is none."""
+    if sys.stdin.isatty():
+        console.note("type the job script; Ctrl-D ends it")
+    text = sys.stdin.buffer.read()
+    if not text.strip():
+        hint = "serried submit - < job.sh, or serried submit job.sh"
+        raise UsageError("standard input is empty, and `-` reads a job script from it", hint=hint)
+    return text
 
 
 def _starts_of_input() -> bytes:
@@ -282,6 +324,9 @@ def _starts_of_input() -> bytes:
         if stat.S_ISFIFO(mode):
             import ctypes  # only here: it takes milliseconds
 
+            poll = select.poll()
+            poll.register(0, select.POLLIN)
+            poll.poll(_PATIENCE_MS)
             reader, writer = os.pipe()
             without_waiting = 2  # SPLICE_F_NONBLOCK
             ctypes.CDLL(None).tee(0, writer, 2, without_waiting)
@@ -309,7 +354,27 @@ def _of_flags(values: Mapping[str, Any]) -> dict[str, Any]:
         settings["data.stage"] = [{"from": _from_here(path)} for path in values["stage"]]
     if values.get("image") is not None:
         settings["container.image"] = _from_here(values["image"])
+    for text in values.get("env") or ():
+        name, equals, value = text.partition("=")
+        if not equals or not re.fullmatch(r"(?a)[A-Za-z_]\w*", name):
+            is_known = name in os.environ
+            hint = f"ranks inherit `{name}` from this shell" if is_known else "for example `--env OMP_NUM_THREADS=4`"
+            raise UsageError(f"`--env {name}` is not `NAME=VALUE`", hint=hint)
+        if re.search(_PRIVATE, name):
+            console.note(
+                f"`{name}` looks like a secret, and `--env` puts it into the plan, which is a file: "
+                f"`export {name}=…` and `--set 'environment.secrets=[\"{name}\"]'` keep it out"
+            )
+        settings[f"environment.env.{name}"] = value
+    if values.get("module"):
+        settings["environment.modules"] = list(values["module"])
+    if values.get("restarts") is not None:
+        settings["limit.restarts"] = values["restarts"]
     return settings
+
+
+_PRIVATE = r"(?i)(?:^|_)(?:SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIALS?)(?:_|$)|(?:API|ACCESS|PRIVATE)_?KEY"
+"""Names of variables that usually hold a secret."""
 
 
 def _from_here(path: str) -> str:
@@ -321,7 +386,7 @@ def check_several(values: Mapping[str, Any]) -> None:
     """Raises UsageError for options of a single run, if several experiments are named."""
     if COMMAND in click.get_current_context().meta:
         raise UsageError("a command after `--` is one run, and several experiments are named before it")
-    for key in ("array", "commands", "from_sweep", "name", "parallel", "repeat", "resume"):
+    for key in ("array", "commands", "from_sweep", "name", "n", "parallel", "repeat", "resume"):
         if values.get(key) is not None:
             message = f"`{flag(key)}` is for one run, and several experiments are named"
             raise UsageError(message, hint="submit that by itself")

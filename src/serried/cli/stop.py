@@ -53,7 +53,13 @@ def wait_command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -
         seconds = read_duration(timeout) if timeout else None
     except BadDuration as error:
         raise UsageError(f"`--timeout` {error}", hint=error.hint) from None
-    selections = run_view.select_all(runs)
+    wait_for(run_view.select_all(runs), as_json=as_json, seconds=seconds, timeout=timeout)
+
+
+def wait_for(
+    selections: Sequence[Selection], *, as_json: bool, seconds: float | None = None, timeout: str | None = None
+) -> None:
+    """Wait for the end of runs, print how they ended, and exit with the status of `serried wait`."""
     try:
         with console.status_line("looking") as line:
             _make_certain(selections)
@@ -63,7 +69,7 @@ def wait_command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -
                 shown.update(found)
                 waiting.say(found)
 
-            found = wait(selections, timeout=seconds, observe=observe, tick=shown.renew)
+            found = wait([*selections], timeout=seconds, observe=observe, tick=shown.renew)
     except KeyboardInterrupt:
         console.say()
         console.note("stopped waiting; the runs continue (see serried ps)")

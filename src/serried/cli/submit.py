@@ -40,10 +40,12 @@ from serried.views import console
     help="Run a copy of the code, or the project itself.  [default: a copy; a job script runs in place]",
 )
 @options.yes
+@options.wait
 def command(
     *,
     experiments: tuple[str, ...],
     yes: bool,
+    wait: bool,
     chain: int | None,
     after: tuple[str, ...],
     snapshot: bool | None,
@@ -63,6 +65,7 @@ def command(
     serried submit --commands commands.txt          a task for each line
     serried submit --repeat 5 -- python train.py --seed {seed}
     serried submit train.sbatch -- --lr 0.1         a job script, unmodified
+    serried submit -N 2 -t 30 < train.sbatch        from standard input
 
     The job runs a copy of the code: later edits do not reach it. A job script runs in place. The pages on
     snapshots and on how a job starts describe the inherited variables and an interrupted submit.
@@ -70,6 +73,9 @@ def command(
     request = options.request({**values, "experiment": next(iter(experiments), None)}, values["cluster"])
     request = request._replace(after=after or None)
     if chain is not None:
+        if values["restarts"] is not None:
+            hint = "keep one of them: a chain of N jobs has N - 1 restarts"
+            raise UsageError("`--chain` and `--restarts` both set the number of attempts", hint=hint)
         request = request.with_setting("limit.restarts", value=chain - 1).with_setting("limit.total_time", value="off")
     if snapshot is not None:
         request = request.with_setting("project.snapshot", value=snapshot)
@@ -89,7 +95,7 @@ def command(
         decided = [decide(request, Path.cwd(), os.environ)]
     with options.progress(dry_run=values["dry_run"]) as observe:
         prepared = [prepare(one.plan, one.resolved, os.environ, one.each, one.jobs, observe=observe) for one in decided]
-    send(*prepared, dry_run=values["dry_run"], as_json=values["as_json"], yes=yes)
+    send(*prepared, dry_run=values["dry_run"], as_json=values["as_json"], yes=yes, wait=wait)
 
 
 @click.command()
@@ -129,8 +135,8 @@ def rerun_command(*, run: str, failed: bool | None, fresh: bool, new_code: bool,
     send(prepared, **how)
 
 
-def send(*prepared: Prepared, dry_run: bool, as_json: bool, yes: bool) -> None:
-    """Print the plans and submit them; with `dry_run`, print them completely.
+def send(*prepared: Prepared, dry_run: bool, as_json: bool, yes: bool, wait: bool = False) -> None:
+    """Print the plans and submit them; with `dry_run`, print what the scheduler would receive. `wait` for their end.
 
     If the scheduler refuses one of several, the runs before it are submitted, and stay.
     """
@@ -162,15 +168,22 @@ def send(*prepared: Prepared, dry_run: bool, as_json: bool, yes: bool) -> None:
             error.message = f"`{prepared[len(records)].plan.name}` {what}: {error.message}"
             error.hint = f"{error.hint or 'the runs before it are submitted'}; `serried stop {ids}` stops those"
         raise
-    _print_submitted(records, prepared, as_json=as_json)
+    _print_submitted(records, prepared, as_json=as_json, waits=wait)
+    if wait:
+        from serried.cli.stop import wait_for
+        from serried.records.index import Selection
+
+        wait_for([Selection(record) for record in records], as_json=as_json)
 
 
-def _print_submitted(records: Sequence[Record], prepared: Sequence[Prepared], *, as_json: bool) -> None:
+def _print_submitted(
+    records: Sequence[Record], prepared: Sequence[Prepared], *, as_json: bool, waits: bool = False
+) -> None:
     """Print the submitted runs, with the next steps or as JSON."""
     for record in records:
         for text in unqueued(record):
             console.warning(text)
-    if as_json:
+    if as_json and not waits:  # with `--wait`, the one value comes at the end
         from serried.records.status import just_submitted
 
         console.out_json(runs=[just_submitted(record).to_json() for record in records])
@@ -189,11 +202,11 @@ def _print_submitted(records: Sequence[Record], prepared: Sequence[Prepared], *,
         trials = (f"serried sweep show {sweep.first}", "its trials, the best first") if sweep else None
         steps = [
             (f"serried logs {one_task} -f", "follow its output"),
-            (f"serried wait {run}", "wait until it has ended"),
+            *([] if waits else [(f"serried wait {run}", "wait until it has ended")]),
         ]
         console.next_steps([*steps, trials or (f"serried show {run}", "plan, timeline, and where its files are")])
-    elif len(records) == len(prepared):
+    elif len(records) == len(prepared) and not waits:
         ids = " ".join(record.id for record in records)
         console.next_steps([("serried ps", "their states"), (f"serried wait {ids}", "wait until all have ended")])
-    for record in records:
+    for record in [] if as_json else records:
         console.out(record.id)

@@ -121,6 +121,7 @@ def _meant(word: str) -> str | None:
 @click.option("--wandb", "at_wandb", is_flag=True, help="Create the sweep of FILE at W&B, which draws the parameters.")
 @options.flags
 @options.yes
+@options.wait
 def submit_command(
     *,
     experiment: str | None,
@@ -131,6 +132,7 @@ def submit_command(
     metric_from: str | None,
     at_wandb: bool,
     yes: bool,
+    wait: bool,
     **values: Any,
 ) -> None:
     r"""Submit a sweep: all trials in one array.
@@ -179,7 +181,7 @@ def submit_command(
         request = request._replace(sweep=dataclasses.replace(sweep, id=created))
     try:
         prepared = _prepare(request, dry_run=dry_run)
-        submit.send(prepared, dry_run=dry_run, as_json=values["as_json"], yes=yes)
+        submit.send(prepared, dry_run=dry_run, as_json=values["as_json"], yes=yes, wait=wait)
     except SerriedError as error:
         if created and not isinstance(error, SubmissionUncertain):
             again = f"serried sweep {shlex.quote(created)} --count {sweep.size}"

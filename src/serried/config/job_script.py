@@ -114,15 +114,15 @@ def _start(path: Path) -> bytes:
         return b""
 
 
-def read(path: Path, scheduler: str, environ: Mapping[str, str] | None) -> JobScript:
-    """The script at `path` for a cluster with this scheduler. Raises UsageError.
+def read(path: Path, scheduler: str, environ: Mapping[str, str] | None, given: bytes | None = None) -> JobScript:
+    """The script at `path`, or the `given` text, for a cluster with this scheduler. Raises UsageError.
 
     Variables of `environ` count as `sbatch` and `qsub` read them; None stands for an unknown environment.
     """
     try:
-        if path.stat().st_size > LONGEST:
+        if (path.stat().st_size if given is None else len(given)) > LONGEST:
             raise UsageError(f"`{path}` is larger than {LONGEST // 1_000_000} MB, which no job script is")
-        text = path.read_bytes()
+        text = path.read_bytes() if given is None else given
     except OSError as error:
         raise UsageError(f"the job script `{path}` cannot be read: {reason(error)}") from None
     decoded = text.decode("utf-8", "surrogateescape")

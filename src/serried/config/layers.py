@@ -808,6 +808,7 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
     environ: Mapping[str, str],
     *,
     is_script: bool = False,
+    script_text: bytes | None = None,
 ) -> Resolved:
     """Select experiment and cluster, and every setting.
 
@@ -819,6 +820,7 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
         directory: the user's current folder.
         environ: the user's environment.
         is_script: `command` is a job script, relative to the current folder, with its arguments.
+        script_text: the text of that script, if it is not in a file.
 
     Raises:
         UsageError: settings are wrong or missing (ConfigError: in a file, with its line).
@@ -832,7 +834,7 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
     script = None
     of_script: list[str] = []
     if is_script or (command is None and ("script",) in settings):
-        script = _script(command, settings, files, here, where.value, environ)
+        script = _script(command, settings, files, here, where.value, environ, script_text)
         given = with_script(given, script.settings, script.path.name, chosen, where.value)
         settings = stack(with_cluster(given, where.value, environ), chosen, where.value)
         settings, of_script = _without_launch(settings, own_keys(given, chosen, where.value))
@@ -895,6 +897,7 @@ def _script(  # noqa: PLR0917
     here: Path,
     cluster: str,
     environ: Mapping[str, str],
+    text: bytes | None,
 ) -> JobScript:
     """The job script of the command line, or of the experiment."""
     from serried.config import job_script  # as everywhere here: most runs have none
@@ -902,7 +905,7 @@ def _script(  # noqa: PLR0917
     scheduler = settings.get(("clusters", cluster, "scheduler"))
     name = scheduler.value if scheduler else Cluster.scheduler
     if command is not None:
-        return job_script.read(here / command[0], name, environ)
+        return job_script.read(here / command[0], name, environ, text)
     setting = settings["script",]
     file = script_words(setting)[0]
     path = files.directory / file
@@ -973,8 +976,6 @@ def _neither(name: str, known: list[str], here: Path) -> tuple[str, str]:
     from serried.config import job_script
 
     path = here / name
-    if name == "-":
-        return "a job script is not read from standard input", "save it to a file: serried submit FILE"
     if name.endswith(".py"):
         return f"unknown experiment `{name}`", f"a command goes after `--`: `-- python {name}`"
     if path.is_file() and not os.access(path, os.R_OK):

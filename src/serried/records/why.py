@@ -370,7 +370,9 @@ def _here(status: RunStatus, plan: Plan | None) -> str:
     if plan.script:
         arguments = f" -- {shlex.join(plan.command[1:])}" if plan.command[1:] else ""
         nodes = "--nodes 1 " if plan.allocation.nodes > 1 else ""
-        return f"serried run {nodes}{shlex.quote(plan.command[0])}{arguments}"
+        is_there = Path(plan.script.path).exists()  # one from standard input is not
+        script = plan.command[0] if is_there else str(status.record.where.script)
+        return f"serried run {nodes}{shlex.quote(script)}{arguments}"
     filled: Sequence[str] = plan.command
     if plan.sweep:
         filled = _with_parameters(status.record, plan, status.task)

@@ -29,6 +29,8 @@ class Request(NamedTuple):
     """Instead of the experiment's."""
     is_script: bool = False
     """`command` is a job script with its arguments."""
+    script_text: bytes | None = None
+    """The text of a job script that is not in a file."""
     overrides: Mapping[str, Any] = {}
     """By dotted key: `{"resources.nodes": 2}`."""
     cluster: str | None = None
@@ -38,6 +40,10 @@ class Request(NamedTuple):
     parallel: int | None = None
     each: Path | None = None
     """A file of commands, one for each task."""
+    tasks: int | None = None
+    """Ranks on all nodes together, in place of `resources.ranks`."""
+    cpus_per_rank: int | None = None
+    """In place of `resources.cpus`, which counts per GPU if there are GPUs."""
     repeat: int | None = None
     """Tasks for each command, with consecutive seeds."""
     sweep: SweepDefinition | None = None
@@ -81,9 +87,10 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     each = shell_words.read_commands(directory / request.each) if request.each and not request.is_script else ()
     # With --commands the lines are the commands. The first stands for all where one command is needed.
     command = each[0] if each and request.command is None else request.command
-    resolved = config.resolve(
-        request.experiment, command, request.overrides, request.cluster, directory, environ, is_script=request.is_script
-    )
+    resolved = _resolve(request, command, directory, environ)
+    if request.tasks is not None or request.cpus_per_rank is not None:
+        request = _sized_by_tasks(request, resolved.experiment.resources)
+        resolved = _resolve(request, command, directory, environ)
     if resolved.script and (request.each or request.repeat):
         hint = f"`--array 0-{(request.repeat or 10) - 1}` runs it as a task for each index"
         raise UsageError("a job script runs as it is, so `--commands` and `--repeat` do not apply to it", hint=hint)
@@ -109,6 +116,43 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
         plan = plan._replace(resume=beginning.resume)
         resolved = resolved._replace(warnings=(*resolved.warnings, *beginning.warnings))
     return _behind(Decided(plan, resolved, each, trials), request, among)
+
+
+def _resolve(
+    request: Request, command: Sequence[str] | None, directory: Path, environ: Mapping[str, str]
+) -> config.Resolved:
+    return config.resolve(
+        request.experiment,
+        command,
+        request.overrides,
+        request.cluster,
+        directory,
+        environ,
+        is_script=request.is_script,
+        script_text=request.script_text,
+    )
+
+
+def _sized_by_tasks(request: Request, resources: config.Resources) -> Request:
+    """With ranks per node from all tasks, and CPUs per GPU from CPUs per rank. Raises UsageError for a remainder."""
+    for flag, key, value in (("-n", "ranks", request.tasks), ("-c", "cpus", request.cpus_per_rank)):
+        if value is not None and f"resources.{key}" in request.overrides:
+            raise UsageError(f"`{flag}` and `--{key}` both set the number of {key}", hint="keep one of them")
+    nodes, ranks, tasks = resources.nodes or 1, resources.ranks, request.tasks
+    if tasks is not None:
+        if tasks % nodes:
+            spread = f"`-n {tasks - tasks % nodes or nodes}` or `-n {tasks - tasks % nodes + nodes}`"
+            hint = f"`-n` counts the ranks of all nodes: {spread}, or fewer nodes"
+            raise UsageError(f"{tasks} ranks cannot be shared evenly by {nodes} nodes", hint=hint)
+        ranks = tasks // nodes
+        request = request.with_setting("resources.ranks", value=ranks)
+    if cpus := request.cpus_per_rank:
+        gpus = resources.gpus or ranks or 1
+        if cpus * (ranks or gpus) % gpus:
+            hint = "`--cpus N` counts CPUs per GPU"
+            raise UsageError(f"`-c {cpus}` for {ranks} ranks cannot be shared evenly by {gpus} GPUs", hint=hint)
+        request = request.with_setting("resources.cpus", value=cpus * (ranks or gpus) // gpus)
+    return request
 
 
 def _notes(plan: Plan, resolved: config.Resolved, each: tuple[tuple[str, ...], ...]) -> Iterator[str]:
