@@ -1,4 +1,4 @@
-"""Write the tables of a page: `python tools/configuration_page.py docs/reference/configuration.md`.
+"""Write the settings into their page: `python tools/configuration_page.py docs/reference/configuration.md`.
 
 The text above the marker is written by hand and stays.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import page_links
-from serried.config import definitions
+from serried.config import definitions, values
 from serried.schema import plan
 from serried.schema.plan import Key
 
@@ -114,15 +114,15 @@ def render() -> str:
 
 def _section(title: str, table: type, text: str) -> Iterator[str]:
     yield from (f"## `{title}`", "", textwrap.fill(text, 120, break_on_hyphens=False), "")
-    yield from ("| key | value | default | meaning |", "|---|---|---|---|")
     for name, key in definitions.keys(table).items():
-        yield _row(name, key)
+        yield textwrap.fill(_item(name, key), 120, subsequent_indent="  ", break_on_hyphens=False)
     yield ""
 
 
-def _row(name: str, key: Key) -> str:
-    cells = (f"`{name}`", key.kind.name, key.default or "", key.help)
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+def _item(name: str, key: Key) -> str:
+    is_obvious = key.kind is values.BOOLEAN and key.default
+    about = [*([] if is_obvious else [key.kind.name]), *([f"default: {key.default}"] if key.default else [])]
+    return f"- `{name}` ({'; '.join(about)}): {key.help}"
 
 
 def update(page: str) -> str:

@@ -116,7 +116,7 @@ class Resources(NamedTuple):
 class EnvironmentRequest(NamedTuple):
     venv: str | bool | None = setting(
         values.PLACE,
-        "Virtual environment: a folder, a file to build it from, or `true`: see [environments](environments.md).",
+        "Virtual environment: a folder, a file to build it from, or `true`.",
         default="the active one",
     )
     conda: str | bool | None = setting(
@@ -154,9 +154,7 @@ class DataRequest(NamedTuple):
 @settings
 class Experiment(NamedTuple):
     name: str
-    command: tuple[str, ...] = setting(
-        values.COMMAND, "Command of each rank: a list of words, or text that is split like a shell command.", value=()
-    )
+    command: tuple[str, ...] = setting(values.COMMAND, "Command of each rank.", value=())
     script: tuple[str, ...] = setting(
         values.COMMAND,
         "Job script to run unmodified instead of a command, with its arguments: `train.sbatch`. See "
@@ -166,8 +164,7 @@ class Experiment(NamedTuple):
     shell: bool = setting(values.BOOLEAN, "Run `command` in bash.", default="false", value=False)
     beside: tuple[SideCommand, ...] = setting(
         values.SIDE_COMMANDS,
-        "Commands that run beside the ranks of each node: see "
-        "[commands beside the ranks](shell.md#commands-beside-the-ranks).",
+        "Commands that run beside the ranks of each node: see [shell](shell.md#commands-beside-the-ranks).",
         value=(),
     )
     seed: int = setting(
@@ -257,12 +254,12 @@ def _resource_keys(value: Any) -> tuple[str, ...]:
 @settings
 class Partition(NamedTuple):
     time: int | None = setting(values.DURATION, "Longest time limit.")
-    nodes: int | None = setting(values.COUNT, "Most nodes of a job.")
+    nodes: int | None = setting(values.COUNT, "Nodes allowed per job.")
     gpus: int | None = setting(values.COUNT_OR_NONE, "GPUs on each node.")
-    total_gpus: int | None = setting(values.COUNT_OR_NONE, "Most GPUs of a job, over all its nodes.")
+    total_gpus: int | None = setting(values.COUNT_OR_NONE, "GPUs allowed per job, on all its nodes.")
     cpus: int | None = setting(values.COUNT, "CPUs on each node.")
     mem: int | None = setting(values.MEMORY_PART, "Memory on each node.")
-    jobs: int | None = setting(values.COUNT, "Most running jobs of one user.")
+    jobs: int | None = setting(values.COUNT, "Running jobs allowed per user.")
 
 
 @settings
@@ -293,13 +290,13 @@ class Cluster(NamedTuple):
     )
     site: Site = Site()
     modules: tuple[str, ...] = setting(
-        values.TEXTS, "Modules that users load; for information. `environment.modules` loads modules in jobs.", value=()
+        values.TEXTS, "Usual modules, for information. `environment.modules` loads modules in jobs.", value=()
     )
     needs_account: bool | None = setting(values.BOOLEAN, "A job must name an account.", default="false")
     accounts: tuple[str, ...] = setting(values.TEXTS, "Patterns of account names: `def-*`.", value=())
     ignores: tuple[str, ...] = setting(
         Kind("list of keys of `resources`", _resource_keys, many=True, show=values.TEXTS.show),
-        "Resources that this cluster does not support. They are left out of requests, with a note.",
+        "Resources that this cluster does not support. Requests omit them, with a note.",
         value=(),
     )
     continues: tuple[str, ...] = setting(
@@ -329,9 +326,9 @@ class Cluster(NamedTuple):
         value="",
     )
     gpus_per_node: int | None = setting(
-        values.COUNT_OR_NONE, "Most GPUs on one node.", default="queried from the cluster"
+        values.COUNT_OR_NONE, "Largest number of GPUs on a node.", default="queried from the cluster"
     )
-    cpus_per_node: int | None = setting(values.COUNT, "Most CPUs on one node.", default="not checked")
+    cpus_per_node: int | None = setting(values.COUNT, "Largest number of CPUs on a node.", default="not checked")
     gpu_types: tuple[str, ...] = setting(values.TEXTS, "Types of GPUs.", default="not checked", value=())
     default_partition: str | None = setting(
         values.TEXT, "Partition of jobs that name none.", default="queried from the cluster"
@@ -346,7 +343,7 @@ class Cluster(NamedTuple):
     """By type."""
     sources: Mapping[str, str] = setting(
         Kind("table of texts", values.text, names=True, nested=True),
-        "Sources of the profile's values, by key: `resources.cpus`. The source of a table covers all its keys.",
+        "Source of each value of the profile, by key: `resources.cpus`.",
         value={},
     )
 
@@ -366,7 +363,7 @@ class SweepTable(NamedTuple):
     )
     method: str | None = setting(
         Kind("`grid`, `random` or `bayes`", values.choice("grid", "random", "bayes")),
-        "Try all combinations of values, random ones, or those that a search by Optuna proposes.",
+        "Try all combinations of values, random ones, or those that Optuna proposes.",
         default="`grid`",
     )
     id: str | None = setting(
@@ -391,15 +388,15 @@ class SweepTable(NamedTuple):
         value={},
     )
     run_cap: int | None = setting(
-        values.COUNT, "Number of drawn trials; most trials of a grid.", default="the whole grid"
+        values.COUNT, "Number of trials drawn; the limit of a grid.", default="the whole grid"
     )
     seeds: int | None = setting(
         values.COUNT, "Trials with the same parameters and other seeds, by the parameter `seed`."
     )
     seed: int | None = setting(values.COUNT_OR_NONE, "Seed of the random draws, and the first of `seeds`.", default="0")
-    parallel: int | None = setting(values.COUNT, "Most trials that run at once.", default="the scheduler's choice")
+    parallel: int | None = setting(values.COUNT, "Trials that may run at once.", default="the scheduler's choice")
     workers: int | None = setting(
-        values.COUNT, "Most jobs that run at once, each one trial after another.", default="a job for each trial"
+        values.COUNT, "Jobs that may run at once; each runs one trial after another.", default="a job for each trial"
     )
 
 

@@ -126,7 +126,7 @@ class Container(NamedTuple):
 
     image: str = setting(
         "IMAGE",
-        "Image file or folder, definition (`.def`) or `docker://…`, relative to the project. May contain variables.",
+        "Image file or folder, definition (`.def`) or `docker://…`, from the project's folder. May contain variables.",
         "no container",
         value="",
     )
@@ -165,7 +165,7 @@ class Limit(NamedTuple):
     )
     grace_seconds: int = setting("DURATION", "Time between TERM and KILL.", "30s", value=30)
     output_timeout_seconds: Optional[int] = setting("DURATION_OR_OFF", "Fail if no rank prints for this time.", "off")
-    restarts: int = setting("COUNT_OR_NONE", "Most further attempts.", "0", value=0)
+    restarts: int = setting("COUNT_OR_NONE", "Further attempts allowed.", "0", value=0)
     """In a plan, with those that `total_time` needs."""
     total_time_seconds: Optional[int] = setting(
         "DURATION_OR_OFF",
@@ -174,7 +174,7 @@ class Limit(NamedTuple):
     )
     continue_by: str = setting(
         "FORM",
-        "Way to the next attempt: see [time limits](time-limits.md).",
+        "How the run gets its next attempt: see [time limits](time-limits.md).",
         "the cluster's, else `requeue`",
         name="continue",
         value=names.REQUEUE,
@@ -188,7 +188,7 @@ class Launch(NamedTuple):
 
     kind: str = setting(
         "LAUNCHER",
-        "Launcher of the ranks: see [launchers](launchers.md).",
+        "Launcher of the ranks.",
         "`agent`; `single` for one rank without a GPU",
         value="",
     )
@@ -205,7 +205,7 @@ class Launch(NamedTuple):
 class Notify(NamedTuple):
     command: tuple[str, ...] = setting(
         "COMMAND",
-        "Command to run without a shell: a list of words, or text that is split like a shell command.",
+        "Command to run, without a shell.",
         value=(),
     )
     webhook: Optional[str] = setting("WEBHOOK", "Name of the secret variable with the webhook's address.")
@@ -221,9 +221,7 @@ class Notify(NamedTuple):
 class Track(NamedTuple):
     """Trackers of experiments, which get the values of `run.log`."""
 
-    sinks: tuple[str, ...] = setting(
-        "SINKS", "Trackers that get the values of `run.log`: see [tracking](tracking.md).", value=()
-    )
+    sinks: tuple[str, ...] = setting("SINKS", "Trackers that get the values of `run.log`.", value=())
     project: str = setting("TEXT", "Project in wandb, experiment in MLflow.", "the project's name", value="")
     """Never empty in a plan."""
     group: str = setting("TEXT", "Group of the run in wandb.", "the run's id for an array", value="")
@@ -244,7 +242,7 @@ class Sampling(NamedTuple):
 
     every_seconds: Optional[int] = setting(
         "DURATION_OR_OFF",
-        "Interval between two measurements of CPUs, GPUs, memory and progress: see [efficiency](efficiency.md).",
+        "Interval between two measurements.",
         "5s",
         value=5,
     )
@@ -266,7 +264,7 @@ class ReportedMetric(NamedTuple):
     name: str = setting("TEXT", "Name of the metric.", "`metric`", value="metric")
     source: str = setting(
         "METRIC_SOURCE",
-        "Where the program reports its step and metrics: see [efficiency](efficiency.md#progress).",
+        "Where the program reports its step and metrics.",
         "the file of `run.log`",
         name="from",
         value="",
@@ -334,14 +332,14 @@ class Sync(NamedTuple):
     """Checkpoints that a program without `serried.train` writes. Agents copy them to the run's own."""
 
     watch: tuple[str, ...] = setting(
-        "WATCHED", "Patterns of checkpoints that the program writes; complete ones are copied while it runs.", value=()
+        "WATCHED", "Patterns of checkpoints that the program writes. Complete ones are copied while it runs.", value=()
     )
     sync_every_seconds: int = setting("DURATION", "Interval between two searches for new checkpoints.", "30s", value=30)
     keep: int = setting("COUNT", "Number of copied checkpoints that stay.", "3", value=3)
-    bandwidth: Optional[int] = setting("BYTES", "Most data copied per second while ranks run.", "no limit")
+    bandwidth: Optional[int] = setting("BYTES", "Data that may be copied per second while ranks run.", "no limit")
     keep_local: Optional[int] = setting(
         "COUNT",
-        "Number of checkpoints that stay on the node's disk. Older ones are deleted once copied or superseded.",
+        "Number of checkpoints that stay on the node's disk. Older ones are deleted.",
         "all",
     )
 
@@ -388,14 +386,14 @@ class Site(NamedTuple):
     gpu_option: str = setting("GPU_OPTION", "Slurm's option to request GPUs.", "`gres`", value="gres")
     kill_wait_seconds: int = setting("DURATION", "Time between the scheduler's TERM and KILL.", "30s", value=30)
     local_disk: Optional[str] = setting("TEXT", "Scratch folder on each node. May contain the node's variables.")
-    local_disk_size_bytes: Optional[int] = setting("BYTES", "Most data of a job there.", "not checked")
-    local_disk_files: Optional[int] = setting("COUNT", "Most files of a job there.", "not checked")
+    local_disk_size_bytes: Optional[int] = setting("BYTES", "Data that a job may keep there.", "not checked")
+    local_disk_files: Optional[int] = setting("COUNT", "Files that a job may keep there.", "not checked")
     data_cache_bytes: int = setting(
-        "BYTES_OR_NONE", "Most staged data that stays on a node's disk for later jobs.", "none", value=0
+        "BYTES_OR_NONE", "Staged data that may stay on a node's disk for later jobs.", "none", value=0
     )
     data_transfer: str = setting(
         "TRANSFER",
-        "Way of staged data to several nodes: read once and passed on, or read by each node.",
+        "How staged data reaches several nodes: read once and passed on, or read by each node.",
         "`chain`",
         value="chain",
     )
@@ -404,7 +402,7 @@ class Site(NamedTuple):
     )
     hides_gpus: bool = setting(
         "BOOLEAN",
-        "PBS hides the GPUs of other jobs, by its cgroup hook. Otherwise jobs with GPUs take whole nodes.",
+        "PBS hides the GPUs of other jobs. Otherwise jobs with GPUs take whole nodes.",
         "false",
         value=False,
     )
@@ -420,7 +418,7 @@ class Site(NamedTuple):
     )
     private: str = setting(
         "TEXT",
-        "Folder for a file with the job's environment that only you can read (PBS). Compute nodes must see it.",
+        "PBS: folder for a private file with the job's environment. Compute nodes must see it.",
         "`private/` in the run directory",
         value="",
     )
