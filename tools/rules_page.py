@@ -16,9 +16,8 @@ MARKER = "<!-- `make docs` writes the rest of this page from the rules. -->"
 
 def render() -> str:
     """The generated part of the page."""
-    table = [f"| [{name}](#{name}) | {rules.title_of(name)} |" for name in rules.RULES]
-    sections = [line for name in rules.RULES for line in ("", f"## {name}", "", rules.page_of(name))]
-    return "\n".join(["| rule | meaning |", "|---|---|", *table, *sections, "", "[All pages](index.md)", ""])
+    sections = [line for name in rules.RULES for line in (f"## {name}", "", rules.page_of(name), "")]
+    return "\n".join([*sections, "[All pages](index.md)", ""])
 
 
 def update(page: str) -> str:

@@ -67,8 +67,8 @@ def command(
     serried submit train.sbatch -- --lr 0.1         a job script, unmodified
     serried submit -N 2 -t 30 < train.sbatch        from standard input
 
-    The job runs a copy of the code: later edits do not reach it. A job script runs in place. The pages on
-    snapshots and on how a job starts describe the inherited variables and an interrupted submit.
+    The job runs a copy of the code: later edits do not reach it. A job script runs in place. See
+    `serried docs running` for the copy, and `serried docs variables` for what the job inherits.
     """
     request = options.request({**values, "experiment": next(iter(experiments), None)}, values["cluster"])
     request = request._replace(after=after or None)

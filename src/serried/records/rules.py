@@ -117,16 +117,13 @@ Rule = Callable[[Usage], Note | None]
 def gpu_idle(usage: Usage) -> Note | None:
     """Some GPUs did nothing at all.
 
-    **Condition:** a GPU was busy 0 % of the time in every sample, over at least 5 minutes. The threshold is that of
-    jobstats. If a program holds memory on the GPU, the note is `gpu-idle-holding-memory`.
+    **Condition:** a GPU was busy 0 % of the time in every sample, over at least 5 minutes (jobstats).
 
-    **Meaning:** an idle GPU lengthens the wait in the queue, is charged, and helps no user. Most often the script
-    starts fewer ranks than there are GPUs, or its PyTorch is a build for CPUs.
+    **Meaning:** an idle GPU is charged and lengthens the wait in the queue. Most often the script starts fewer ranks
+    than there are GPUs, or its PyTorch is a build for CPUs.
 
-    **Change:** request as many GPUs as the script uses, `gpus = 2` for example, or `gpus = 0` for none. If all GPUs
-    should work, compare the number of ranks with the number of GPUs in `serried show RUN`, and let the script print
-    `torch.cuda.is_available()`. The note writes no number where a rank was started for an idle GPU, which probably uses
-    the GPU of another rank, nor if no GPU did anything, or if other tasks of an array used theirs.
+    **Change:** request as many GPUs as the script uses, or `gpus = 0`. If all GPUs should work, compare the ranks with
+    the GPUs in `serried show RUN`, and print `torch.cuda.is_available()`.
     """
     idle = [
         gpu
@@ -158,12 +155,11 @@ def gpu_idle(usage: Usage) -> Note | None:
 def gpu_idle_holding_memory(usage: Usage) -> Note | None:
     """A GPU was idle for long, and a program held memory on it.
 
-    **Condition:** a GPU was busy less than 5 % of the time, for 10 minutes without a break, and held more than 1 GiB
-    of memory. Both are slurmwatch's, which counts any memory; the driver itself holds some hundred MB.
+    **Condition:** a GPU was busy less than 5 % of the time for 10 minutes, and held more than 1 GiB of memory
+    (slurmwatch).
 
-    **Meaning:** the program has loaded its model and waits. A rank that hangs looks like this: in a collective
-    operation whose peer has left, in a lock, or on a file system that does not answer. So does a notebook, and a
-    training that evaluates on the CPU.
+    **Meaning:** the program has loaded its model and waits. A rank that hangs looks like this, and so does a notebook
+    or a training that evaluates on the CPU.
 
     **Change:** read the log of that rank, `serried logs RUN --rank 3`. `limit.output_timeout` ends runs whose ranks
     print nothing for a given time.
@@ -186,15 +182,13 @@ def gpu_idle_holding_memory(usage: Usage) -> Note | None:
 def gpu_low(usage: Usage) -> Note | None:
     """The GPUs were busy for a small part of the time.
 
-    **Condition:** the mean over GPUs that did something is below 25 %; up to 15 % the note is a serious one. Both are
-    those of jobstats, whose clusters see 50 % on average.
+    **Condition:** the GPUs that did something were busy less than 25 % on average. Up to 15 % the note is serious
+    (jobstats).
 
-    **Meaning:** `busy` is the share of the time in which at least one kernel ran. Below a quarter, the program mostly
-    does something else: it reads data, works on the CPU, writes checkpoints, or launches kernels that are too small.
+    **Meaning:** the program mostly reads data, works on the CPU, writes checkpoints, or launches small kernels.
 
-    **Change:** see `data wait` in the report first. If it is high, see `data-stall`. If the CPUs are all in use,
-    request more (`cpus = 8`) and start more workers of the data loader. Otherwise try a bigger batch. A smaller GPU,
-    or a part of one, may be as fast.
+    **Change:** if `data wait` in the report is high, see `data-stall`. If all CPUs are in use, request more and start
+    more workers. Otherwise try a bigger batch, or a smaller GPU.
     """
     busy, change = busy_of(usage.working_gpus), usage.more_cpus_change
     if busy is None or busy.mean >= LOW_PERCENT:
@@ -211,15 +205,14 @@ def gpu_low(usage: Usage) -> Note | None:
 def gpu_busy_but_cold(usage: Usage) -> Note | None:
     """The GPUs look busy, and do little work.
 
-    **Condition:** busy at least 90 % of the time, and either at most 50 % of the power limit or less than 30 % of the
-    multiprocessors at work (`sm_active`, known on Hopper and later). These thresholds are Serried's own judgement.
+    **Condition:** busy at least 90 % of the time, with at most 50 % of the power limit or less than 30 % of the
+    multiprocessors at work.
 
-    **Meaning:** `busy` counts the time in which any kernel runs, however small. A kernel of NCCL that waits for another
-    rank counts as busy too. Power shows the real work: a training that uses a GPU well draws 70 to 100 % of the limit.
+    **Meaning:** `busy` counts any kernel, also a kernel of NCCL that waits for another rank. A training that uses a GPU
+    well draws 70 to 100 % of the power limit.
 
-    **Change:** compare the spread between ranks in the report: one slow rank keeps all others waiting. If the ranks
-    are even, use bigger batches, `torch.compile`, bf16, or fewer GPUs. Between nodes, check that NCCL uses the fast
-    network: `debug = true` lets it print the network it chose.
+    **Change:** look for a slow rank that keeps the others waiting. If the ranks are even, use bigger batches,
+    `torch.compile`, bf16, or fewer GPUs. Between nodes, `debug = true` prints the network that NCCL chose.
     """
     busy, power, cap = usage.busy, usage.power, usage.power_cap
     if busy is None or busy.mean < BUSY_PERCENT:
@@ -242,11 +235,10 @@ def gpu_busy_but_cold(usage: Usage) -> Note | None:
 def gpu_mem_low(usage: Usage) -> Note | None:
     """Much of the GPUs' memory stayed free.
 
-    **Condition:** no GPU ever used half of its memory. This threshold is Serried's own judgement. GPUs that did
-    nothing do not count.
+    **Condition:** no GPU ever used half of its memory.
 
-    **Meaning:** a bigger batch would fit, and usually makes better use of the GPU. If the training should not change,
-    a GPU with less memory, or a part of one (MIG), does as well and is often free sooner.
+    **Meaning:** a bigger batch would fit, and usually makes better use of the GPU. A smaller GPU would do as well, and
+    is often free sooner.
 
     **Change:** double the batch, and adapt the learning rate. Or select a smaller type with `gpu_type`;
     `serried clusters show NAME` lists the types.
@@ -265,15 +257,13 @@ def gpu_mem_low(usage: Usage) -> Note | None:
 def gpu_lost(usage: Usage) -> Note | None:
     """The driver lost a GPU, or reported errors.
 
-    **Condition:** a GPU has samples at first and the last two minutes of its node lack it, or the driver reported an
-    XID or an uncorrected memory error for it.
+    **Condition:** a GPU was missing in the last two minutes, or the driver reported an XID or a memory error for it.
 
-    **Meaning:** a GPU that is lost or has memory errors is probably faulty, and the next job on it fails in the same
-    way. So do the XIDs 48, 62, 63, 64, 74, 79, 92, 94, 95, 119 and 120. Others, 13, 31 and 43 among them, mostly come
-    from a bug in a kernel of the program, and the note is then not a serious one.
+    **Meaning:** a lost GPU is probably faulty. So is one with memory errors or with the XID 48, 62, 63, 64, 74, 79, 92,
+    94, 95, 119 or 120. Other XIDs, such as 13, 31 and 43, mostly come from a bug in a kernel of the program.
 
-    **Change:** send the name of the node and the XID to the support of your site, and exclude the node until then. For
-    a bug in a kernel, `CUDA_LAUNCH_BLOCKING=1` lets the program fail at the line that started the kernel.
+    **Change:** send the node's name and the XID to your site's support, and exclude the node until then. For a bug in
+    a kernel, `CUDA_LAUNCH_BLOCKING=1` lets the program fail at the right line.
     """
     faulty = [gpu for gpu in usage.measured.gpus if gpu.lost_at is not None or gpu.xids or gpu.ecc_errors]
     if not faulty:
@@ -301,11 +291,11 @@ def _is_broken(gpu: GpuFigures) -> bool:
 def gpu_hot(usage: Usage) -> Note | None:
     """A GPU was slowed down by heat or by the hardware.
 
-    **Condition:** the driver gave a thermal or hardware slowdown as the reason for lower clocks, in a fifth of all
-    half minutes. This threshold is Serried's own judgement. Clocks that the power limit holds down are normal.
+    **Condition:** the driver gave this reason for lower clocks in a fifth of all half minutes. The power limit does not
+    count.
 
-    **Meaning:** the cooling of this node does not suffice, or its power supply has a problem. In a synchronous
-    training all other ranks wait for this GPU.
+    **Meaning:** the node's cooling or power supply has a problem. In a synchronous training all ranks wait for this
+    GPU.
 
     **Change:** send the name of the node to the support of your site.
     """
@@ -329,13 +319,12 @@ def gpu_hot(usage: Usage) -> Note | None:
 def gpu_fragmented(usage: Usage) -> Note | None:
     """The GPUs are spread over more nodes than needed.
 
-    **Condition:** several nodes with one GPU each, and no more GPUs in all than 8, which one node may have. The rule is
-    that of jobstats.
+    **Condition:** several nodes with one GPU each, and at most 8 GPUs in all (jobstats).
 
-    **Meaning:** GPUs of one node exchange gradients by NVLink or PCIe, several times faster than through the network.
-    Jobs like this also leave nodes partly in use, which others then cannot get as a whole.
+    **Meaning:** GPUs of one node exchange gradients several times faster than through the network. Jobs like this also
+    leave nodes partly in use.
 
-    **Change:** fewer nodes with more GPUs each, as many as a node of the cluster has: `serried clusters show NAME`.
+    **Change:** request fewer nodes with more GPUs each. `serried clusters show NAME` lists the GPUs of a node.
     """
     has_slices = any(gpu.is_mig for gpu in usage.measured.gpus)
     if usage.gpus != 1 or has_slices or not 1 < usage.nodes <= MOST_GPUS_OF_A_NODE:
@@ -351,14 +340,13 @@ def gpu_fragmented(usage: Usage) -> Note | None:
 def cpu_mem_over(usage: Usage) -> Note | None:
     """The run used little of the memory that it requested.
 
-    **Condition:** the run was `COMPLETED` or hit its time limit, and the peak on every node is below 70 % of the
-    requested memory. As in jobstats, the rule is silent for default requests, for whole nodes, and for less than 50 GB
-    per GPU or, without GPUs, 4 GB per CPU. It is silent, too, if a node was not measured.
+    **Condition:** the peak on every node is below 70 % of the requested memory. Requests of less than 50 GB per GPU, or
+    4 GB per CPU without GPUs, do not count (jobstats), nor do default requests and whole nodes.
 
-    **Meaning:** memory that is requested and not used keeps other jobs off the node. A job that requests less fits on
-    more nodes, so it starts sooner.
+    **Meaning:** unused memory keeps other jobs off the node. A job that requests less fits on more nodes, so it starts
+    sooner.
 
-    **Change:** the note has the line to write: the peak with a fifth added, rounded up to a whole GiB.
+    **Change:** the note has the line to write: the peak with a fifth added.
     """
     peak, requested = usage.node_memory, usage.memory
     if peak is None or not requested or usage.has_default_memory or usage.has_whole_nodes:
@@ -379,15 +367,12 @@ def cpu_mem_over(usage: Usage) -> Note | None:
 def cpu_low(usage: Usage) -> Note | None:
     """A run without GPUs used few of its CPUs.
 
-    **Condition:** a run without GPUs and with more than one CPU was `COMPLETED` or hit its time limit, and used less
-    than half of its CPUs on average, also on the node that used most. This threshold is Serried's own judgement. The
-    rule is silent for whole nodes, for default requests, where the job shares its CPUs with others, as on this machine,
-    and where nodes were not measured.
+    **Condition:** the run used less than half of its CPUs on average, on each node. Default requests and whole nodes do
+    not count.
 
     **Meaning:** the program does not start enough threads or processes, or waits for files.
 
-    **Change:** request as many CPUs as were in use and a fifth more. Programs that need all CPUs for a short phase need
-    more than that. If the program should use all of them, check the number of its
+    **Change:** request as many CPUs as were in use and a fifth more. If the program should use all of them, check its
     threads: Serried sets `OMP_NUM_THREADS` to the CPUs of each rank.
     """
     cpus, in_use = usage.cpus, usage.most_cpu
@@ -408,14 +393,13 @@ def cpu_low(usage: Usage) -> Note | None:
 def time_over(usage: Usage) -> Note | None:
     """The run needed much less time than its limit.
 
-    **Condition:** the run completed after more than 15 minutes and less than 60 % of its time limit; below 10 % the
-    note is a serious one. The thresholds are those of jobstats. Runs of several attempts are left out.
+    **Condition:** the run completed in its first attempt, after more than 15 minutes and less than 60 % of its limit.
+    Below 10 % the note is serious (jobstats).
 
-    **Meaning:** schedulers fill gaps with short jobs (backfill). A job with a shorter limit fits into more gaps, so it
-    starts sooner.
+    **Meaning:** schedulers fill gaps with short jobs, so a job with a shorter limit starts sooner.
 
-    **Change:** the note has the line to write: the time with a fifth added. With checkpoints, a limit that turns out
-    too short costs little: the run continues if `limit.restarts` allows it.
+    **Change:** the note has the line to write: the time with a fifth added. With checkpoints, a limit that is too short
+    costs little.
     """
     seconds, limit = usage.seconds, usage.limit_seconds
     if usage.state != names.COMPLETED or usage.attempt > 1 or not limit or not seconds or seconds <= TIME_SECONDS:
@@ -435,11 +419,11 @@ def timeout(usage: Usage) -> Note | None:
 
     **Condition:** the run ended as `TIMEOUT`.
 
-    **Meaning:** the limit was too short, and no attempt follows. If the steps are known, the note estimates from their
-    rate how long the same run takes to the last one.
+    **Meaning:** the limit was too short, and no attempt follows. If the steps are known, the note estimates how long
+    the whole training takes.
 
-    **Change:** the note has a line with a longer limit if the rest of the training is known. Otherwise let Serried
-    continue the run from its newest checkpoint, with `limit.restarts`. `serried rerun RUN` continues this one.
+    **Change:** write the longer limit of the note, or let Serried continue the run with `limit.restarts`.
+    `serried rerun RUN` continues this one.
     """
     if usage.state != names.TIMEOUT:
         return None
@@ -466,15 +450,13 @@ def _seconds_left(rank: RankFigures) -> float:
 def oom(usage: Usage) -> Note | None:
     """The run ran out of memory.
 
-    **Condition:** the run ended as `OUT_OF_MEMORY`, or the last lines of the failed rank are those of a GPU that is out
-    of memory.
+    **Condition:** the run ended as `OUT_OF_MEMORY`, or its last lines are those of a full GPU.
 
-    **Meaning:** with such last lines, or if a GPU was nearly full and the node was not, the GPU's memory was too small.
-    Otherwise the memory of the node was: the kernel then kills the process that grew most.
+    **Meaning:** if a GPU was nearly full and the node was not, the GPU's memory was too small. Otherwise the node's
+    memory was.
 
     **Change:** for the node, the note has a line with half as much memory again, because the real need is unknown.
-    Fewer workers of the data loader need less, too. For a GPU: a smaller batch, gradient accumulation or checkpointing
-    of activations.
+    Fewer workers of the data loader need less, too. For a GPU, use a smaller batch or gradient accumulation.
     """
     if not usage.ran_out_of_memory:
         return None
@@ -509,14 +491,13 @@ def _spread(usage: Usage, kind: str) -> Spread | None:
 def straggler(usage: Usage) -> Note | None:
     """One rank takes longer for its steps than the others.
 
-    **Condition:** the mean step time of a rank, from its first to its last step, is more than 1.2 times the median of
-    all ranks. This threshold is Serried's own judgement.
+    **Condition:** the mean step time of a rank is more than 1.2 times the median.
 
-    **Meaning:** ranks that train independently finish late by that factor. In a synchronous training all ranks have
-    the same step time, so this rule fires only for the time outside of collective operations; see `ranks-spread`.
+    **Meaning:** ranks that train independently finish late by that factor. In a synchronous training all ranks have the
+    same step time, so only time outside of collective operations counts.
 
-    **Change:** if the rank also waits more for data, see `data-stall`. If its GPU is slower, hotter or draws less power
-    than the others, send the name of the node to the support of your site and exclude the node.
+    **Change:** if the rank also waits more for data, see `data-stall`. If its GPU is slower or hotter than the others,
+    report the node to your site's support and exclude it.
     """
     spread = _spread(usage, STEP_TIME)
     if spread is None or spread.extreme <= STRAGGLER_FACTOR * spread.median:
@@ -533,14 +514,12 @@ def straggler(usage: Usage) -> Note | None:
 def data_stall(usage: Usage) -> Note | None:
     """The ranks wait for data.
 
-    **Condition:** the mean over ranks, or one rank, waits for data more than 20 % of the time. This threshold is
-    Serried's own judgement. The wait is known for loaders of `serried.train`, and for programs that report
-    `data_wait`.
+    **Condition:** all ranks on average, or one rank, wait for data more than 20 % of the time.
 
     **Meaning:** GPUs are idle in this time. A single rank that waits holds up all others.
 
-    **Change:** start more workers of the data loader, and request CPUs for them (`cpus = 8`); the note has the line if
-    all CPUs were in use. Pack small files into shards. Copy the data to the nodes' own disks with `data.stage`.
+    **Change:** start more workers of the data loader, and request CPUs for them (`cpus = 8`). Pack small files into
+    shards. Copy the data to the nodes' own disks with `data.stage`.
     """
     waits = [(rank.data_wait, rank) for rank in usage.measured.ranks if rank.data_wait is not None]
     if not waits:
@@ -562,15 +541,13 @@ def data_stall(usage: Usage) -> Note | None:
 def ranks_spread(usage: Usage) -> Note | None:
     """One GPU is much less busy than the others.
 
-    **Condition:** a GPU is busy at least 20 percentage points less than the median of those that did something. This
-    threshold is Serried's own judgement. GPUs that did nothing have a note of their own, `gpu-idle`.
+    **Condition:** a GPU is busy at least 20 percentage points less than the median.
 
-    **Meaning:** the work is uneven, or this rank waits for something of its own: data, a slow disk, a validation that
-    runs on one rank. In a synchronous training it is the *least* busy GPU whose rank the others wait for, because a
-    kernel that waits for a peer counts as busy.
+    **Meaning:** the work is uneven, or this rank waits for something of its own: data, a slow disk, a validation. In a
+    synchronous training the others wait for the *least* busy GPU, because a kernel that waits counts as busy.
 
-    **Change:** compare the data wait and the CPU of that rank. Give each rank the same number of samples, and let all
-    ranks share validation and checkpoints.
+    **Change:** compare the data wait and the CPU of that rank. Give each rank as many samples as the others, and let
+    all ranks share validation and checkpoints.
     """
     working = dataclasses.replace(usage.measured, gpus=usage.working_gpus)
     spread = _spread(dataclasses.replace(usage, measured=working), GPU_BUSY)
@@ -586,14 +563,12 @@ def ranks_spread(usage: Usage) -> Note | None:
 def scaling_poor(usage: Usage) -> Note | None:
     """More GPUs brought few more samples per second.
 
-    **Condition:** samples per second and GPU are below 70 % of those of the smallest earlier run of the same command
-    in the same experiment, on the same type of GPU. This threshold is Serried's own judgement. Both runs must report
-    `samples_per_second`, and the earlier one must be `COMPLETED`.
+    **Condition:** samples per second and GPU are below 70 % of the smallest earlier run of this command, on the same
+    type of GPU.
 
     **Meaning:** the added GPUs mostly wait: for gradients, for data, or because each has too little to do.
 
-    **Change:** the fewest GPUs are the cheapest. If time matters more, increase the batch of each GPU, and see
-    `gpu-busy-but-cold` and `data-stall`.
+    **Change:** the fewest GPUs are the cheapest. If time matters more, increase the batch of each GPU.
     """
     peer, rate = usage.peer, usage.measured.samples_per_second
     if peer is None or rate is None or peer.units >= usage.units:
