@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).parents[2] / "docs" / "start" / "import.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "start" / "job-scripts.md").read_text(encoding="utf-8")
 
 
 def shown_on_page(command: str) -> str:

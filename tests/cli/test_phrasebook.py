@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
+import tarfile
 from pathlib import Path
 
 import click
@@ -20,7 +21,7 @@ from serried.schema import names
 from tables import for_each
 
 DOCS = Path(__file__).parents[2] / "docs"
-PHRASES = (DOCS / "start" / "phrasebook.md").read_text(encoding="utf-8")
+PHRASES = (DOCS / "start" / "cheat-sheet.md").read_text(encoding="utf-8")
 
 
 def said(page: str) -> list[str]:
@@ -84,25 +85,42 @@ def test_no_page_shows_a_verb_or_a_flag_that_is_not_there():
 
 
 MOVING = (DOCS / "start" / "moving.md").read_text(encoding="utf-8")
-NOT_HERE = re.compile("GPUs were requested, and this machine has|is not installed|`ch-run` cannot run|no container")
+RECIPES = (DOCS / "start" / "recipes.md").read_text(encoding="utf-8")
+LINES = sorted(set(re.findall(r"(?m)^    (serried .*?)(?: {2,}.*)?$", RECIPES)))
+NOT_HERE = re.compile(
+    "GPUs were requested, and this machine has|is not installed|`ch-run` cannot run|no container|cannot be used here"
+)
 """What a machine of the tests may lack, and another has."""
 
 
-@pytest.mark.parametrize("command", said(MOVING))
+def test_there_are_twelve_recipes_with_commands():
+    recipes = RECIPES.split("\n## ")[1:]
+    assert len(recipes) == 12
+    assert [recipe.partition("\n")[0] for recipe in recipes if "\n    serried " not in recipe] == []
+
+
+@pytest.mark.parametrize("command", [*said(MOVING), *LINES])
 def test_each_new_command_does_what_its_page_says(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """As far as a dry run goes; a verb that needs a run is read, and no more."""
+    """As far as a dry run goes; a command that needs a run is read, and no more."""
     project = tmp_path / "project"
     project.mkdir()
     monkeypatch.chdir(project)
     monkeypatch.setenv("WANDB_API_KEY", "a-key")
-    (project / "train.sif").touch()
+    for image in ("train.sif", "torch.sif"):
+        (project / image).touch()
+    for name in ("prepare", "train", "evaluate"):
+        with (project / "serried.toml").open("a", encoding="utf-8") as file:
+            file.write(f'experiments.{name}.command = "python {name}.py"\n')
     (project / "sweep.yaml").write_text("program: train.py\nparameters: {lr: {value: 0.1}}\n", encoding="utf-8")
     (project / "commands.txt").write_text("python train.py --lr 0.1\npython train.py --lr 0.01\n", encoding="utf-8")
-    words = shlex.split(command)[1:]
-    for script in {"train.py", *(word for word in words if word.endswith((".py", ".sh")) and "/" not in word)}:
+    with tarfile.open(project / "imagenet.tar", "w") as tar:
+        tar.add(project / "sweep.yaml", "sweep.yaml")
+    words = shlex.split(command.replace("/scratch/ada", str(project)))[1:]
+    named = {word for word in words if word.endswith((".py", ".sh")) and "/" not in word}
+    for script in {"prepare.py", "train.py", "evaluate.py", *named}:
         (project / script).touch()
     parse(words)
-    if words[0] not in ("submit", "run", "sweep") or words == ["submit"]:
+    if words[0] not in ("submit", "run", "sweep") or words == ["submit"] or {"last", "train:any", "show"} & {*words}:
         return
     at = words.index("--") if "--" in words else len(words)
     where = [] if words[0] == "run" or "--cluster" in words else ["--cluster", "slurm"]
