@@ -117,8 +117,11 @@ def _facts(profile: Profile) -> Iterator[str]:
     pages = [f"<{docs}>"] if (docs := profile.get("docs")) else []
     if help_from := [*pages, *filter(None, [profile.get("contact")])]:
         yield f"Help: {', '.join(help_from)}"
-    signs = [f"`{name}` is `{pattern}`" if name else f"the host is `{pattern}`" for name, pattern in profile.match()]
-    other = f"Used if {profile.scheduler.title} runs a cluster without a profile"
+    signs = [
+        f"`{name}` is `{pattern}`" if name else f"the host's name matches `{pattern}`"
+        for name, pattern in profile.match()
+    ]
+    other = f"Serried uses this profile on any {profile.scheduler.title} that it does not recognise"
     yield f"Signs: {' and '.join(signs)}" if signs else other
     if profile.get("needs_account"):
         yield f"Account: {' or '.join(f'`account = {_quoted(account)}`' for account in accounts(profile))}"

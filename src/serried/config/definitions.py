@@ -254,12 +254,12 @@ def _resource_keys(value: Any) -> tuple[str, ...]:
 @settings
 class Partition(NamedTuple):
     time: int | None = setting(values.DURATION, "Longest time limit.")
-    nodes: int | None = setting(values.COUNT, "Nodes allowed per job.")
+    nodes: int | None = setting(values.COUNT, "How many nodes a job may have.")
     gpus: int | None = setting(values.COUNT_OR_NONE, "GPUs on each node.")
-    total_gpus: int | None = setting(values.COUNT_OR_NONE, "GPUs allowed per job, on all its nodes.")
+    total_gpus: int | None = setting(values.COUNT_OR_NONE, "How many GPUs a job may have, on all its nodes.")
     cpus: int | None = setting(values.COUNT, "CPUs on each node.")
     mem: int | None = setting(values.MEMORY_PART, "Memory on each node.")
-    jobs: int | None = setting(values.COUNT, "Running jobs allowed per user.")
+    jobs: int | None = setting(values.COUNT, "How many jobs of one user may run.")
 
 
 @settings
@@ -312,7 +312,7 @@ class Cluster(NamedTuple):
     )
     build: str = setting(
         Kind("`here`, `job` or `gpu-job`", values.choice("here", "job", "gpu-job")),
-        "Place to build environments: on this machine, or in a job with its compilers or `nvcc`.",
+        "Where to build environments: on this machine, or in a job with its compilers or `nvcc`.",
         default="`here`",
         value="here",
     )
@@ -388,15 +388,17 @@ class SweepTable(NamedTuple):
         value={},
     )
     run_cap: int | None = setting(
-        values.COUNT, "Number of trials drawn; the limit of a grid.", default="the whole grid"
+        values.COUNT, "How many random trials to run; for a grid, the limit.", default="the whole grid"
     )
     seeds: int | None = setting(
         values.COUNT, "Trials with the same parameters and other seeds, by the parameter `seed`."
     )
     seed: int | None = setting(values.COUNT_OR_NONE, "Seed of the random draws, and the first of `seeds`.", default="0")
-    parallel: int | None = setting(values.COUNT, "Trials that may run at once.", default="the scheduler's choice")
+    parallel: int | None = setting(values.COUNT, "How many trials may run at once.", default="the scheduler's choice")
     workers: int | None = setting(
-        values.COUNT, "Jobs that may run at once; each runs one trial after another.", default="a job for each trial"
+        values.COUNT,
+        "How many jobs may run at once; each runs one trial after another.",
+        default="a job for each trial",
     )
 
 

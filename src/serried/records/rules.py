@@ -205,8 +205,8 @@ def gpu_low(usage: Usage) -> Note | None:
 def gpu_busy_but_cold(usage: Usage) -> Note | None:
     """The GPUs look busy, and do little work.
 
-    **Condition:** busy at least 90 % of the time, with at most 50 % of the power limit or less than 30 % of the
-    multiprocessors at work.
+    **Condition:** the GPUs are busy at least 90 % of the time. But they draw at most half of the power limit, or use
+    less than 30 % of their multiprocessors.
 
     **Meaning:** `busy` counts any kernel, also a kernel of NCCL that waits for another rank. A training that uses a GPU
     well draws 70 to 100 % of the power limit.
@@ -319,7 +319,7 @@ def gpu_hot(usage: Usage) -> Note | None:
 def gpu_fragmented(usage: Usage) -> Note | None:
     """The GPUs are spread over more nodes than needed.
 
-    **Condition:** several nodes with one GPU each, and at most 8 GPUs in all (jobstats).
+    **Condition:** the run used one GPU on each of 2 to 8 nodes (jobstats).
 
     **Meaning:** GPUs of one node exchange gradients several times faster than through the network. Jobs like this also
     leave nodes partly in use.
@@ -340,13 +340,13 @@ def gpu_fragmented(usage: Usage) -> Note | None:
 def cpu_mem_over(usage: Usage) -> Note | None:
     """The run used little of the memory that it requested.
 
-    **Condition:** the peak on every node is below 70 % of the requested memory. Requests of less than 50 GB per GPU, or
-    4 GB per CPU without GPUs, do not count (jobstats), nor do default requests and whole nodes.
+    **Condition:** the peak on every node is below 70 % of the requested memory. The rule ignores requests below
+    50 GB per GPU, or 4 GB per CPU without GPUs (jobstats). It also ignores default requests and whole nodes.
 
     **Meaning:** unused memory keeps other jobs off the node. A job that requests less fits on more nodes, so it starts
     sooner.
 
-    **Change:** the note has the line to write: the peak with a fifth added.
+    **Change:** write the line of the note: the peak, plus a fifth.
     """
     peak, requested = usage.node_memory, usage.memory
     if peak is None or not requested or usage.has_default_memory or usage.has_whole_nodes:
@@ -372,7 +372,7 @@ def cpu_low(usage: Usage) -> Note | None:
 
     **Meaning:** the program does not start enough threads or processes, or waits for files.
 
-    **Change:** request as many CPUs as were in use and a fifth more. If the program should use all of them, check its
+    **Change:** request the CPUs that were in use, plus a fifth. If the program should use all of them, check its
     threads: Serried sets `OMP_NUM_THREADS` to the CPUs of each rank.
     """
     cpus, in_use = usage.cpus, usage.most_cpu
@@ -398,8 +398,8 @@ def time_over(usage: Usage) -> Note | None:
 
     **Meaning:** schedulers fill gaps with short jobs, so a job with a shorter limit starts sooner.
 
-    **Change:** the note has the line to write: the time with a fifth added. With checkpoints, a limit that is too short
-    costs little.
+    **Change:** write the line of the note: the time that the run needed, plus a fifth. With checkpoints, a limit that
+    is too short costs little.
     """
     seconds, limit = usage.seconds, usage.limit_seconds
     if usage.state != names.COMPLETED or usage.attempt > 1 or not limit or not seconds or seconds <= TIME_SECONDS:
@@ -455,7 +455,7 @@ def oom(usage: Usage) -> Note | None:
     **Meaning:** if a GPU was nearly full and the node was not, the GPU's memory was too small. Otherwise the node's
     memory was.
 
-    **Change:** for the node, the note has a line with half as much memory again, because the real need is unknown.
+    **Change:** for the node, the note has a line with 1.5 times the memory, because the real need is unknown.
     Fewer workers of the data loader need less, too. For a GPU, use a smaller batch or gradient accumulation.
     """
     if not usage.ran_out_of_memory:
@@ -514,7 +514,7 @@ def straggler(usage: Usage) -> Note | None:
 def data_stall(usage: Usage) -> Note | None:
     """The ranks wait for data.
 
-    **Condition:** all ranks on average, or one rank, wait for data more than 20 % of the time.
+    **Condition:** the ranks wait for data more than 20 % of the time, on average or one of them.
 
     **Meaning:** GPUs are idle in this time. A single rank that waits holds up all others.
 

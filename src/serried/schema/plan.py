@@ -165,7 +165,7 @@ class Limit(NamedTuple):
     )
     grace_seconds: int = setting("DURATION", "Time between TERM and KILL.", "30s", value=30)
     output_timeout_seconds: Optional[int] = setting("DURATION_OR_OFF", "Fail if no rank prints for this time.", "off")
-    restarts: int = setting("COUNT_OR_NONE", "Further attempts allowed.", "0", value=0)
+    restarts: int = setting("COUNT_OR_NONE", "How many further attempts are allowed.", "0", value=0)
     """In a plan, with those that `total_time` needs."""
     total_time_seconds: Optional[int] = setting(
         "DURATION_OR_OFF",
@@ -227,7 +227,7 @@ class Track(NamedTuple):
     group: str = setting("TEXT", "Group of the run in wandb.", "the run's id for an array", value="")
     mode: str = setting(
         "TRACK_MODE",
-        "Way to the servers of wandb and MLflow.",
+        "How to reach the servers of wandb and MLflow.",
         "`auto`: `online` if they can be reached",
         value=names.TRACK_AUTO,
     )
@@ -336,7 +336,7 @@ class Sync(NamedTuple):
     )
     sync_every_seconds: int = setting("DURATION", "Interval between two searches for new checkpoints.", "30s", value=30)
     keep: int = setting("COUNT", "Number of copied checkpoints that stay.", "3", value=3)
-    bandwidth: Optional[int] = setting("BYTES", "Data that may be copied per second while ranks run.", "no limit")
+    bandwidth: Optional[int] = setting("BYTES", "How much data may be copied per second while ranks run.", "no limit")
     keep_local: Optional[int] = setting(
         "COUNT",
         "Number of checkpoints that stay on the node's disk. Older ones are deleted.",
@@ -386,10 +386,10 @@ class Site(NamedTuple):
     gpu_option: str = setting("GPU_OPTION", "Slurm's option to request GPUs.", "`gres`", value="gres")
     kill_wait_seconds: int = setting("DURATION", "Time between the scheduler's TERM and KILL.", "30s", value=30)
     local_disk: Optional[str] = setting("TEXT", "Scratch folder on each node. May contain the node's variables.")
-    local_disk_size_bytes: Optional[int] = setting("BYTES", "Data that a job may keep there.", "not checked")
-    local_disk_files: Optional[int] = setting("COUNT", "Files that a job may keep there.", "not checked")
+    local_disk_size_bytes: Optional[int] = setting("BYTES", "How much data a job may keep there.", "not checked")
+    local_disk_files: Optional[int] = setting("COUNT", "How many files a job may keep there.", "not checked")
     data_cache_bytes: int = setting(
-        "BYTES_OR_NONE", "Staged data that may stay on a node's disk for later jobs.", "none", value=0
+        "BYTES_OR_NONE", "How much staged data may stay on a node's disk for later jobs.", "none", value=0
     )
     data_transfer: str = setting(
         "TRANSFER",
