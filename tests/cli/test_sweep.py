@@ -316,8 +316,8 @@ def test_the_trials_of_a_deleted_run_stay_in_the_table_without_their_parameters(
         (("shw",), "`shw` is neither a sweep nor a file", "did you mean `serried sweep show`?"),
         (
             ("python", "train.py", "--lr", "1"),
-            "`python` is followed by `train.py`",
-            "a command goes after `--`: serried sweep -- python train.py --lr 1",
+            "`python` begins a command, and an experiment is one word",
+            "serried sweep submit -- python train.py --lr 1",
         ),
     ],
 )

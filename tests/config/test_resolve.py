@@ -41,7 +41,7 @@ def test_what_a_rank_finds_in_its_environment_is_no_setting(folder: Path, monkey
             ("which experiment?", "name one of `a`, `b`"),
         ),
         ("[experiments.digits]\ncommand='a'", "digit", ("unknown experiment `digit`", "did you mean `digits`?")),
-        ("", "train.py", ("unknown experiment `train.py`", "a command goes after `--`: `-- python train.py`")),
+        ("", "train.py", ("unknown experiment `train.py`", "a command goes after `--`: -- python train.py")),
     ],
 )
 def test_an_experiment_needs_its_name(folder: Path, text: str, name: str | None, expected: tuple[str, str]):
@@ -94,19 +94,12 @@ def test_a_script_after_the_dashes_is_warned_about(folder: Path):
     )
 
 
-def test_nothing_to_run_names_a_job_script_of_the_folder(folder: Path):
-    (folder / "a b.sbatch").write_text(SCRIPT)
-    with pytest.raises(UsageError) as caught:
-        resolve(folder)
-    assert caught.value.hint == "for a job script, name it: serried submit 'a b.sbatch'"
-
-
 def test_nothing_to_run_says_what_to_do(folder: Path):
     with pytest.raises(UsageError) as caught:
         resolve(folder)
     assert (caught.value.message, caught.value.hint) == (
-        "nothing to run: no `serried.toml` here or in a folder above",
-        "give a command, `-- python train.py`, or start with `serried init`",
+        "nothing to run: there is no `serried.toml` here or above",
+        "start with `serried init`",
     )
 
 

@@ -30,6 +30,7 @@ EXCUSES = {
     "queued dependency dependency-never-satisfied held held-by-site site-limit above-site-limit not-allowed "
     "unavailable": "the job waits; the scheduler explains why",
     "no-such-experiment": "an error, with a hint of its own",
+    "nothing-to-run": "an error, with a hint of its own",
     "no-task-failed": "nothing is wrong",
 }
 WITHOUT_ADVICE = {Reason(word) for words in EXCUSES for word in words.split()}

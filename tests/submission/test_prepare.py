@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
 
 import pytest
 
@@ -83,16 +85,40 @@ def test_a_cluster_is_no_place_for_run():
 
 
 @for_each(
-    ("words", "error"),
+    ("line", "error", "hint"),
     [
-        (("python", "train.py"), "unknown experiment `python`"),
-        (("python", "train.py", "--lr", "3"), "`python` is followed by `train.py`, and an experiment is one word"),
+        ("submit python train.py", "unknown experiment `python`: NO", "submit -- python train.py"),
+        ("submit 'python train.py'", "unknown experiment `python train.py`", "submit -- python train.py"),
+        ("submit train.py", "unknown experiment `train.py`", "submit -- python train.py"),
+        ("submit -N 2 python train.py --lr 3", "`python` BEGINS", "submit -N 2 -- python train.py --lr 3"),
+        ("run --ranks=2 train.py a", "`train.py` BEGINS", "run --ranks=2 -- python train.py a"),
+        ("run a b.py", "`a` FOLLOWED `b.py`", "run -- a b.py"),
+        (
+            "run job.sh 0.1",
+            "`job.sh` is a job script, and `0.1` follows it",
+            "its arguments go after `--`: serried run job.sh -- 0.1",
+        ),
+        ("submit x", "unknown experiment `x`: NO", "`serried init` writes one"),
+        ("env build x", "unknown experiment `x`: NO", "`serried init` writes one"),
+        ("queue --plan x", "unknown experiment `x`: NO", "`serried init` writes one"),
+        ("train.py 'a b'", "unknown command: `train.py`", "on the cluster: serried submit -- python train.py 'a b'"),
+        ("job.sh 1", "unknown command: `job.sh`", "on the cluster: serried submit job.sh -- 1"),
+        ("run", "nothing to run: NO", "a job script is an argument: serried run job.sh"),
+        ("profile", "nothing to run: NO", "a command goes after `--`: serried profile -- python train.py"),
     ],
 )
-def test_a_command_without_its_dashes_is_shown_with_them(words, error):
-    done = here("submit", *words)
-    assert done.returncode == 2
-    assert done.stderr == (f"error: {error}\n\nhint: a command goes after `--`: serried submit -- {' '.join(words)}\n")
+def test_a_command_without_its_dashes_is_shown_with_them(line, error, hint):
+    Path("job.sh").write_text("#!/bin/bash\n#SBATCH --time=5\n")
+    done = here(*shlex.split(line))
+    for short, whole in {
+        "NO": "there is no `serried.toml` here or above",
+        "BEGINS": "begins a command, and an experiment is one word",
+        "FOLLOWED": "is followed by",
+    }.items():
+        error = error.replace(short, whole)
+    hint = hint if "`" in hint or "serried" in hint else f"serried {hint}"
+    assert (done.returncode, done.stderr.startswith(f"error: {error}")) == (2, True), done.stderr
+    assert done.stderr.partition("\n\nhint: ")[2].splitlines()[0] == hint
 
 
 def test_examples_in_help_keep_their_lines():
@@ -182,7 +208,7 @@ def test_a_dry_run_fits_a_screen_with_the_line_to_the_scheduler(project):
     (project / "train.sbatch").write_text(SCRIPT)
     for words in (["train.sbatch"], ["--nodes", "2", "--", "/bin/sh", "-c", "true"]):
         shown = here("submit", "--cluster", "cedar", "--account", "def-x", "--dry-run", *words)
-        lines = (shown.stderr + shown.stdout).splitlines()
+        lines = (shown.stderr + shown.stdout).replace(str(project.parent), "/home/ada").splitlines()
         head, command = shown.stdout.splitlines()
         assert head == "# the command (with --script: the job script, too)"
         assert command.startswith("sbatch --parsable ")

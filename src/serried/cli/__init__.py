@@ -12,6 +12,7 @@ import errno
 import gc
 import importlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -207,6 +208,8 @@ class CommandsByName(GroupWithHelp):
         import difflib
 
         meant = [verb for verb, others in MEANT.items() if word.lower() in others.split()]
+        if not meant and (os.path.isfile(word) or " " in word or re.fullmatch(r".*\.py|python[\d.]*", word)):  # noqa: PTH113
+            raise _is_a_command(args)
         meant = meant or difflib.get_close_matches(word, VERBS, n=1)
         hint = f"did you mean `serried {meant[0]}`? {VERBS.get(meant[0], '')}" if meant else "serried --help lists them"
         raise UsageError(f"unknown command: `{word}`", hint=hint.rstrip())
@@ -216,6 +219,20 @@ class CommandsByName(GroupWithHelp):
         for title, verbs in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(verb.ljust(widest), words) for verb, words in verbs.items()])
+
+
+def _is_a_command(words: list[str]) -> UsageError:
+    """The error for `serried train.py`, with the lines to type."""
+    import shlex
+
+    first, *rest = words
+    line = shlex.join(["python", *words] if first.endswith(".py") else words)
+    if " " in first and not rest:
+        line = first
+    is_script = os.path.isfile(first) and not first.endswith(".py")  # noqa: PTH113 - it never raises
+    typed = shlex.join([first, *(["--", *rest] if rest else [])]) if is_script else f"-- {line}"
+    hint = f"on the cluster: serried submit {typed}\nhere and now: serried run {typed}"
+    return UsageError(f"unknown command: `{first}`", hint=hint)
 
 
 def _keep_lines(command: click.Command) -> None:

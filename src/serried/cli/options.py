@@ -7,6 +7,7 @@ import os
 import re
 import select
 import shlex
+import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from serried.cli import ARGUMENTS_HINT, run_view
 from serried.config.definitions import Resources, keys
 from serried.config.values import BOOLEAN, BadValue, Typed
 from serried.schema.plan import Key, Launch, Track
+from serried.schema.reasons import Reason
 from serried.submission import script
 from serried.submission.deliver import Observe, Prepared
 from serried.submission.request import Request
@@ -63,29 +65,101 @@ class TakesCommand(Sorted):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[WORDS] = tuple(args)
         if "--" in args:
-            at = args.index("--")
-            ctx.meta[COMMAND] = tuple(args[at + 1 :])
-            args = args[:at]
+            end = args.index("--")
+            ctx.meta[COMMAND] = tuple(args[end + 1 :])
+            args = args[:end]
         given = list(args)  # click empties the list
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            if isinstance(error, click.NoSuchOption):
-                at = next((at for at, word in enumerate(given) if word.startswith(error.option_name)), len(given))
-                if any(_looks_like_job_script(word) for word in given[:at]):
-                    line = f"{ctx.command_path} {shlex.join([*given[:at], '--', *given[at:]])}"
-                    ctx.meta[ARGUMENTS_HINT] = f"to pass it to the job script: {line}"
-                    raise
-            if COMMAND in ctx.meta or len(given) < 2 or any(word.startswith("-") for word in given[:2]):
+            at = self._first_argument(ctx, given)
+            if COMMAND in ctx.meta or at is None or at + 1 == len(given):
                 raise
+            word, end = given[at], at + 1
+            if isinstance(error, click.NoSuchOption):
+                behind = (it for it in range(end, len(given)) if given[it].startswith(error.option_name))
+                end = next(behind, len(given))
+                if _looks_like_job_script(word):
+                    ctx.meta[ARGUMENTS_HINT] = f"to pass it to the job script: {_behind_dashes(ctx, given, end)}"
+                if not _looks_like_command(word) or end == len(given):
+                    raise
+            if _looks_like_job_script(word):
+                raise script_is_followed(ctx, given, end) from None
+            what = "begins a command" if _looks_like_command(word) else f"is followed by `{given[end]}`"
             raise UsageError(
-                f"`{given[0]}` is followed by `{given[1]}`, and an experiment is one word",
-                hint=f"a command goes after `--`: serried {ctx.info_name} -- {shlex.join(given)}",
+                f"`{word}` {what}, and an experiment is one word", hint=_meant_line(ctx, given, at)
             ) from None
+
+    def _first_argument(self, ctx: click.Context, words: Sequence[str]) -> int | None:
+        """The place of the first word that is neither an option nor its value."""
+        options = (param for param in self.get_params(ctx) if isinstance(param, click.Option))
+        valued = {name for param in options if not param.is_flag for name in param.opts}
+        at = 0
+        while at < len(words) and words[at].startswith("-") and words[at] != "-":
+            at += 2 if words[at] in valued else 1
+        return at if at < len(words) else None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            words = list(ctx.meta[WORDS])
+            if error.code is Reason.COMMAND_NOT_FOUND and COMMAND in ctx.meta:
+                line = _meant_line(ctx, words, words.index("--") + 1)
+                error.hint = error.hint if line == _line(ctx, words) else line
+            elif error.code is Reason.NO_SUCH_EXPERIMENT and error.about in words:
+                at = words.index(str(error.about))
+                if _looks_like_command(words[at]) or words[at + 1 : at + 2] not in ([], ["--"]):
+                    error.hint = _meant_line(ctx, words, at)
+            elif error.code is Reason.NOTHING_TO_RUN:
+                script = next(iter(_job_scripts()), None) if ctx.info_name in ("submit", "run") else None
+                of_script = f"a job script is an argument: {ctx.command_path} {shlex.quote(script)}\n" if script else ""
+                command = f"a command goes after `--`: {ctx.command_path} -- python train.py"
+                error.hint = f"{of_script}{command}\n`serried init` writes a `serried.toml`"
+            raise
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         experiment = "EXPERIMENT..." if ctx.info_name == "submit" else "EXPERIMENT"
         return ["[OPTIONS]", f"[{experiment} | SCRIPT [-- ARGUMENTS...] | -- COMMAND...]"]
+
+
+def _job_scripts() -> list[str]:
+    from serried.config import job_script
+
+    return job_script.names_in(Path.cwd())
+
+
+def _looks_like_command(word: str) -> bool:
+    """Whether a word in the place of an experiment is a program, a script or a whole command."""
+    return bool(word.endswith(".py") or " " in word.strip() or shutil.which(word) or _PYTHON.fullmatch(word))
+
+
+_PYTHON = re.compile(r"python[\d.]*")
+
+
+def _line(ctx: click.Context, words: Sequence[str]) -> str:
+    """The command line with these words."""
+    return shlex.join([*ctx.command_path.split(), *words])
+
+
+def _behind_dashes(ctx: click.Context, words: Sequence[str], at: int) -> str:
+    return _line(ctx, [*words[:at], "--", *words[at:]])
+
+
+def script_is_followed(ctx: click.Context, words: Sequence[str], at: int) -> UsageError:
+    """The error for arguments of a job script that begin at `at`."""
+    hint = f"its arguments go after `--`: {_behind_dashes(ctx, words, at)}"
+    return UsageError(f"`{words[at - 1]}` is a job script, and `{words[at]}` follows it", hint=hint)
+
+
+def _meant_line(ctx: click.Context, words: Sequence[str], at: int) -> str:
+    """The line that the user meant: `--` before the command that begins at `at`, and `python` before its script."""
+    first, *rest = words[at:]
+    with contextlib.suppress(ValueError):
+        first, *more = shlex.split(first) or [first]
+        rest = [*more, *(word for word in rest if word != "--")]
+    program = ["python", first] if first.endswith(".py") else [first]
+    return _line(ctx, [*(word for word in words[:at] if word != "--"), "--", *program, *rest])
 
 
 def _looks_like_job_script(word: str) -> bool:

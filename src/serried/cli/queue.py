@@ -296,7 +296,7 @@ def command(*, run: str | None, experiment: str | None, cluster: str | None, ref
     serried queue --plan train     whether an experiment would fit now
     """
     if run and experiment:
-        raise UsageError("`--plan` and a run are two questions", hint="ask one of them")
+        raise UsageError("`--plan` and RUN cannot be combined", hint="leave one of them out")
     name, scheduler = _cluster(cluster)
     plan = _plan(experiment, cluster) if experiment else None
     submissions = run_view.select(run).record.submissions if run else ()

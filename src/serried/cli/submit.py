@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -80,17 +79,10 @@ def command(
     if snapshot is not None:
         request = request.with_setting("project.snapshot", value=snapshot)
     if len(experiments) > 1 and request.is_script:
-        script, *words = experiments
-        hint = f"its arguments go after `--`: serried submit {shlex.join([script, '--', *words])}"
-        raise UsageError(f"`{script}` is a job script, and `{words[0]}` follows it", hint=hint)
+        raise options.script_is_followed(click.get_current_context(), experiments, 1)
     if len(experiments) > 1:
         options.check_several(values)
-        try:
-            decided = decide_all(request, experiments, Path.cwd(), os.environ)
-        except UsageError as error:
-            if error.code is Reason.NO_SUCH_EXPERIMENT and error.about == experiments[0]:
-                error.hint = f"a command goes after `--`: serried submit -- {shlex.join(experiments)}"
-            raise
+        decided = decide_all(request, experiments, Path.cwd(), os.environ)
     else:
         decided = [decide(request, Path.cwd(), os.environ)]
     with options.progress(dry_run=values["dry_run"]) as observe:

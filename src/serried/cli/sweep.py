@@ -82,7 +82,7 @@ class TakesSweep(options.TakesCommand):
         try:
             return super().parse_args(ctx, args)
         except UsageError as error:
-            error.hint = _meant(words[0]) or f"a command goes after `--`: serried sweep -- {shlex.join(words)}"
+            error.hint = _meant(words[0]) or error.hint
             raise
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002

@@ -950,7 +950,7 @@ def _experiment(
     """The name of the experiment; None for a bare command."""
     known = experiment_names(given)
     if name is not None and name not in known:
-        message, hint = _neither(name, known, here)
+        message, hint = _neither(name, known, here, has_file=files.project is not None)
         raise UsageError(message, hint=hint, code=Reason.NO_SUCH_EXPERIMENT, about=name)
     if name is not None:
         return name
@@ -960,24 +960,20 @@ def _experiment(
         return known[0]
     if known:
         raise UsageError("which experiment?", hint=f"name one of {_listed(known)}")
-    from serried.config import job_script
-
-    missing = f"no `{FILE}` here or in a folder above"
-    where = f"`{files.project.path}` has no `[experiments.NAME]`" if files.project else missing
-    scripts = job_script.names_in(here)
-    hint = "give a command, `-- python train.py`, or start with `serried init`"
-    if scripts:
-        hint = f"for a job script, name it: serried submit {shlex.quote(scripts[0])}"
-    raise UsageError(f"nothing to run: {where}", hint=hint)
+    where = f"`{files.project.path}` has no `[experiments.NAME]`" if files.project else NO_FILE
+    raise UsageError(f"nothing to run: {where}", hint="start with `serried init`", code=Reason.NOTHING_TO_RUN)
 
 
-def _neither(name: str, known: list[str], here: Path) -> tuple[str, str]:
+NO_FILE = f"there is no `{FILE}` here or above"
+
+
+def _neither(name: str, known: list[str], here: Path, *, has_file: bool) -> tuple[str, str]:
     """The message and the hint for a word that is neither an experiment nor a job script of the command line."""
     from serried.config import job_script
 
     path = here / name
     if name.endswith(".py"):
-        return f"unknown experiment `{name}`", f"a command goes after `--`: `-- python {name}`"
+        return f"unknown experiment `{name}`", f"a command goes after `--`: -- python {name}"
     if path.is_file() and not os.access(path, os.R_OK):
         return f"`{name}` cannot be read: permission denied", f"chmod u+r {shlex.quote(name)}"
     if path.is_file() and job_script.looks_like_one(path):
@@ -988,10 +984,10 @@ def _neither(name: str, known: list[str], here: Path) -> tuple[str, str]:
     if path.is_file():
         message = f"`{name}` is not a job script: it has neither a `#!` line nor directives"
         return message, "begin the script with `#!/bin/bash`; a command goes after `--`"
-    return _no_file(name, known, here)
+    return _no_file(name, known, here, has_file=has_file)
 
 
-def _no_file(name: str, known: list[str], here: Path) -> tuple[str, str]:
+def _no_file(name: str, known: list[str], here: Path, *, has_file: bool) -> tuple[str, str]:
     from serried.config import job_script
 
     path = here / name
@@ -1004,6 +1000,8 @@ def _no_file(name: str, known: list[str], here: Path) -> tuple[str, str]:
     is_path = "/" in name or bool(os.path.splitext(name)[1])  # noqa: PTH122 - perhaps a name with a dot
     if is_path and not os.path.lexists(path):
         return f"no file and no experiment has the name `{name}`", hint or listed
+    if not (known or has_file):
+        return f"unknown experiment `{name}`: {NO_FILE}", hint or "`serried init` writes one"
     return f"unknown experiment `{name}`", hint or listed
 
 

@@ -132,6 +132,7 @@ class Reason(str, enum.Enum):
 
     # An error of a command.
     NO_SUCH_EXPERIMENT = "no-such-experiment"
+    NOTHING_TO_RUN = "nothing-to-run"
     NO_TASK_FAILED = "no-task-failed"
 
     # The plain string on every version of Python.
