@@ -330,7 +330,7 @@ def test_what_runs_bring_along_of_serried_goes_with_the_last_that_needs_it(serri
     assert kinds(done) == [("run", "k3f9q2 train")]
     done = serried("clean", "-y", "--json")
 
-    sources = [name for kind, name in kinds(done) if kind == "source"]
+    sources = [name for kind, name in kinds(done) if kind in ("code", "serried")]
     expected = sorted(f".serried/{name}" for name in (f".{last[0].name}.0123abcd", *(path.name for path in last)))
     assert sources == expected
     assert sorted(last[0].parent.iterdir()) == sorted([*shared, *needed, *taken, last[0].with_name("mine")])
@@ -340,7 +340,7 @@ def test_what_a_submission_stores_again_meanwhile_stays(ended):
     run = ended("k3f9q2")
     agent, _ = brings_along(run, b"1")
     aged(agent.parent)
-    found = Thing("source", agent.name, agent, disk_items.newest_within(agent))
+    found = Thing("serried", agent.name, agent, disk_items.newest_within(agent))
     run.where.agent.unlink()
 
     brings_along(ended("m2n3p4"), b"1")
@@ -394,10 +394,10 @@ def test_without_a_word_only_what_is_of_no_use_goes(serried, ended, tmp_path, cl
     done = serried("clean", "-y", "--json")
 
     assert kinds(done) == [
+        ("code", "digits/bbbbbbbbbbbbbbbb.tar"),
         ("failed build", "env-2-bbbb"),
         ("failed build", "env-2-bbbb.log"),
         ("half-removed", ".removing-m2n3p4-0123abcd"),
-        ("source", "digits/bbbbbbbbbbbbbbbb.tar"),
     ]
     assert {path.name for path in sources.iterdir()} == {f"{name * 16}.tar" for name in "ac"} | {"mine.tar"}
     assert sorted(path.name for path in built.iterdir()) == [
@@ -411,11 +411,11 @@ def test_without_a_word_only_what_is_of_no_use_goes(serried, ended, tmp_path, cl
     clock.passed += 40 * DAY
     old = serried("clean", "--older-than", "30d", "--records", "-y", "--json")
     assert kinds(old) == [
+        ("code", "digits/aaaaaaaaaaaaaaaa.tar"),
+        ("code", "digits/cccccccccccccccc.tar"),
         ("environment", "env-1-aaaa"),
         ("record", "k3f9q2"),
         ("run", "k3f9q2 train"),
-        ("source", "digits/aaaaaaaaaaaaaaaa.tar"),
-        ("source", "digits/cccccccccccccccc.tar"),
     ]
     assert {thing["problem"] for thing in as_json(old.out)["things"]} == {None}
     assert as_json(serried("ps", "--all", "--json").out)["runs"] == []

@@ -177,7 +177,7 @@ def test_a_group_without_a_command_prints_its_help_and_succeeds(group, monkeypat
 
 @pytest.mark.parametrize("verb", ["show", "why", "logs"])
 def test_without_any_run_a_reader_says_so_and_names_no_word(verb, monkeypatch, capsys):
-    error = "error: you have no runs yet\n\nhint: serried submit -- python train.py\n"
+    error = "error: you have no runs yet\n\nhint: serried init\n"
     assert _said([verb], monkeypatch, capsys) == error
 
 

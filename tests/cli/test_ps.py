@@ -214,7 +214,7 @@ def test_a_since_that_is_no_time_is_refused(serried, since):
 def test_no_runs_at_all_says_how_to_send_one(serried):
     done = serried("ps")
     assert (done.code, done.out) == (0, "")
-    assert done.err == "no runs yet\n  serried submit -- python train.py   submit a run\n"
+    assert done.err == "no runs yet\n  serried init   for the first run\n"
     assert json.loads(serried("ps", "--json").out) == {"schema": 1, "runs": []}
 
 

@@ -134,9 +134,9 @@ def test_clusters_are_listed_and_ours_is_marked():
         """\
    CLUSTER      SCHEDULER  DESCRIBED IN
    pine         slurm      serried.toml
-   cedar        slurm      shipped with Serried
+   cedar        slurm      shipped with Serried; retired
    fir          slurm      shipped with Serried
-   graham       slurm      shipped with Serried
+   graham       slurm      shipped with Serried; retired
    ibex         slurm      shipped with Serried
 *  local        local      shipped with Serried
    narval       slurm      shipped with Serried
@@ -146,7 +146,7 @@ def test_clusters_are_listed_and_ours_is_marked():
    satori       slurm      shipped with Serried
    slurm        slurm      shipped with Serried
    sockeye      slurm      shipped with Serried
-   sockeye-pbs  pbs        shipped with Serried
+   sockeye-pbs  pbs        shipped with Serried; retired
 """
     )
     assert out(config.clusters_command, "--json") == out(config.clusters_command, "list", "--json")
@@ -189,7 +189,7 @@ def verb(*, cluster: str | None, name: str | None, settings: tuple[str, ...], **
 
 
 def test_each_resource_has_its_flag():
-    flags = {flag for parameter in verb.params for flag in parameter.opts}
+    flags = {flag for parameter in verb.params for flag in parameter.opts if flag.startswith("--")}
     of_resources = {options.flag(key) for key in definitions.keys(definitions.Resources)}
     assert flags == of_resources | {"--cluster", "--launch", "--queue", "--name", "--set"}
 

@@ -195,6 +195,7 @@ def test_a_sweep_without_a_metric_or_a_completed_trial_has_no_best(make, serried
     assert (done.code, done.out) == (2, "")
     assert "no completed trial of sweep `k3f9q2` has logged `val_acc`" in done.err
     assert "--best" not in serried("sweep", "show", "k3f9q2").err
+    assert "  serried sweep show k3f9q2       the trials, the best first\n" in serried("show", "k3f9q2").err
     other = make("m2n3p4", indices=range(1), sweep=SWEEP._replace(first="m2n3p4", metric=""))
     write_json(other.where.trials, [{"lr": 0.1, "seed": 0}])
     a_trial(other, 0, 0.5)

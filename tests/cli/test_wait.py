@@ -44,7 +44,7 @@ def test_a_timeout_gives_up_and_lets_the_run_go_on(serried, make, slurm, clock):
     make()
     slurm.tell(Job("123", None, "RUNNING"))
     done = serried("wait", "last", "--timeout", "5m")
-    assert done.code == 3
+    assert done.code == 124
     assert done.err.endswith("error: k3f9q2 did not end within 5m\n\nhint: serried wait k3f9q2 continues to wait\n")
     assert 300 <= clock.passed < 302
 

@@ -21,6 +21,11 @@ LOST = {"code": "node-lost", "message": "a node was lost", "nodes": ["n2"]}
 TRACEBACK = ("Traceback (most recent call last):", "ModuleNotFoundError: No module named 'tomlkit'")
 
 
+def test_a_completed_run_is_explained_once(serried, make):
+    make().ending(message="every rank exited with status 0")
+    assert serried("why").out.count("every rank exited with status 0") == 1
+
+
 def test_a_failed_run_names_rank_node_status_last_lines_and_what_to_do(serried, make):
     make().ending("FAILED", exit_code=1, first_failure=a_failure(tail=TRACEBACK))
     done = serried("why", "last")

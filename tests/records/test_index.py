@@ -82,9 +82,13 @@ def test_a_misspelt_name_gets_a_suggestion():
     assert refusal("digit5") == ("unknown run: `digit5`", "did you mean `digits`? (serried ps --all lists them)")
 
 
-def test_no_runs_at_all_says_how_to_make_one():
-    assert refusal("last") == ("you have no runs yet", "serried submit -- python train.py")
+def test_no_runs_at_all_says_how_to_make_one_in_this_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert refusal("last") == ("you have no runs yet", "serried init")
+    (tmp_path / "train.py").touch()
     assert refusal("gone") == ("unknown run: `gone`; you have no runs yet", "serried submit -- python train.py")
+    (tmp_path / "serried.toml").touch()
+    assert refusal("gone") == ("unknown run: `gone`; you have no runs yet", "serried submit")
 
 
 @pytest.mark.parametrize("has_ended", [False, True], ids=["live", "ended"])

@@ -104,7 +104,7 @@ NOT_YET = "`train` depends on `prepare`, which has not run yet"
             ["prepare", "train"],
             ["gone"],
             "unknown run: `gone`; you have no runs yet",
-            "serried submit -- python train.py",
+            "serried init",
         ),
         (
             ["prepare", "train"],

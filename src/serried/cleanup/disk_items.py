@@ -122,7 +122,7 @@ def newest_within(path: Path) -> float:
     return max(times)
 
 
-RUN, RECORD, REMAINS, SOURCE = "run", "record", "half-removed", "source"
+RUN, RECORD, REMAINS, SOURCE, AGENT = "run", "record", "half-removed", "code", "serried"
 ENVIRONMENT, IMAGE, ATTEMPT, STAGED, DISK = "environment", "image", "failed build", "staged data", "local disk"
 DATA = "data"
 """The folder of staged data on a disk."""
@@ -330,9 +330,11 @@ def sources(known: KnownRuns, deleted: Iterable[Path] = ()) -> Iterator[Thing]:
         same = _file_ids(named)
         # Snapshots of code, which a project's runs share, and the programs of Serried, which all runs share.
         archives = [archive for project in _folders(root) for archive in _ours(project / "sources", _ARCHIVE)]
-        for path in [*archives, *_ours(root / PROGRAMS, _PROGRAM)]:
+        programs = [*_ours(root / PROGRAMS, _PROGRAM)]
+        for path in [*archives, *programs]:
             needed = "a run has it" if path in named or same & _file_ids([path]) else ""
-            yield Thing(SOURCE, f"{path.parent.parent.name}/{path.name}", path, newest_within(path), needed=needed)
+            kind = AGENT if path in programs else SOURCE
+            yield Thing(kind, f"{path.parent.parent.name}/{path.name}", path, newest_within(path), needed=needed)
 
 
 def built(known: KnownRuns) -> Iterator[Thing]:

@@ -192,6 +192,7 @@ _WAYS = {
     disk_items.RUN: _remove_run,
     disk_items.RECORD: _remove_record,
     disk_items.SOURCE: _remove_source,
+    disk_items.AGENT: _remove_source,
     disk_items.ENVIRONMENT: _remove_built,
     disk_items.IMAGE: _remove_built,
 }

@@ -117,12 +117,11 @@ MEANT = {
 """Words of schedulers, of other tools and of earlier versions, by the command that does the same."""
 
 OPTIONS_MEANT = {
-    "--mem": "mem-per-gpu pmem memory",
-    "--ranks": "ntasks-per-node nproc-per-node nproc_per_node np ntasks n",
-    "--gpus": "gpus-per-node gres gpus-per-task G",
-    "--cpus": "cpus-per-task cpus-per-gpu ncpus c",
-    "--nodes": "nnodes num-nodes num_nodes N",
-    "--time": "walltime timeout time-limit timelimit limit t",
+    "--ranks": "n",
+    "--gpus": "G",
+    "--cpus": "c",
+    "--nodes": "N",
+    "--time": "limit t",
     "--name": "job-name J",
     "--after": "dependency d",
     "--account": "A",
@@ -132,7 +131,6 @@ OPTIONS_MEANT = {
     "--stage": "data dataset input",
     "--env": "export v variable environment setenv",
     "--module": "modules load",
-    "--restarts": "max-restarts max_restarts retries requeue",
     "--wait": "W block sync",
     "--resume": "checkpoint continue from",
     "--image": "container sif docker",
@@ -140,7 +138,7 @@ OPTIONS_MEANT = {
     "-- COMMAND": "wrap",
     "SCRIPT": "script file",
 }
-"""The same for options of schedulers and launchers, where the closest spelling would be another option."""
+"""The same for options that are not keys of a file (`MEANT` has those), where the closest spelling would be another."""
 
 
 ARGUMENTS_HINT = "serried.arguments"
@@ -326,7 +324,11 @@ def _print_click_error(error: click.ClickException) -> None:
     if isinstance(error, click.NoSuchOption):
         flags = [flag for param in (context.command.params if context else ()) for flag in param.opts]
         word = error.option_name.lstrip("-")
+        from serried.config.definitions import MEANT  # only for mistakes
+
         meant = [flag for flag, others in OPTIONS_MEANT.items() if word in others.split()]
+        same = [key.rpartition(".")[2] for key, others in MEANT.items() if word.replace("_", "-") in others.split()]
+        meant += [f"--{name}" for name in same]
         known = (*flags, "--", "SCRIPT") if context and context.info_name in ("submit", "run") else flags
         close = [flag for flag in meant if flag.partition(" ")[0] in known]
         to_script = context.meta.get(ARGUMENTS_HINT) if context else None

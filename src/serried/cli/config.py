@@ -48,13 +48,22 @@ def list_clusters(*, as_json: bool) -> None:
     found = config.catalogue(Path.cwd(), os.environ)
     if as_json:
         rows = [
-            {"name": c.name, "scheduler": c.scheduler, "origin": c.origin, "here": c.name == found.here}
+            {
+                "name": c.name,
+                "scheduler": c.scheduler,
+                "origin": c.origin,
+                "here": c.name == found.here,
+                "retired": c.is_retired,
+            }
             for c in found.clusters
         ]
         console.out_json(clusters=rows)
         return
     heads = ["", "CLUSTER", "SCHEDULER", "DESCRIBED IN"]
-    lines = [["*" if c.name == found.here else "", c.name, c.scheduler, c.origin] for c in found.clusters]
+    lines = [
+        ["*" if c.name == found.here else "", c.name, c.scheduler, c.origin + "; retired" * c.is_retired]
+        for c in found.clusters
+    ]
     console.out_table(heads, lines)
 
 
@@ -172,7 +181,7 @@ def _say_tables(head: str, tables: Mapping[str, object], kind: type) -> None:
 
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 _REDACTED = "(not shown)"
-_ABOUT = {"title", "docs", "contact", "login", "notes", "accounts", "modules", "ignores", "sources"}
+_ABOUT = {"title", "retired", "docs", "contact", "login", "notes", "accounts", "modules", "ignores", "sources"}
 """What a profile tells people about a cluster: `serried clusters show` is for that."""
 
 _DEFAULT, _UNSET = "default", "-"

@@ -69,12 +69,12 @@ def command(
     elif target is not None:
         _print_report(report, target, dry_run=dry_run)
     elif not results:
-        console.say(f"up to date: all results of run `{status.id}` are in the run directory")
-        run_view.say_outputs(outputs.of(selection))
         if fetch.has_any(selection):
+            console.say(f"up to date: all results of run `{status.id}` are in the run directory")
+            run_view.say_outputs(outputs.of(selection))
             console.next_steps([(f"serried fetch {selection} --to DIR", "copy its results and outputs to a folder")])
         else:
-            console.say("the run has neither results nor outputs")
+            console.say(f"run `{status.id}` has neither results nor outputs")
     if found is not None and target is not None and not dry_run:
         _remember(selection, found, report, target, is_new=is_new)
     run_view.insist([status])

@@ -103,8 +103,8 @@ def command(
         has_rows = _out_json(selection, measured.what, measured.rows())
     else:
         writer, has_rows = _writer(form, measured), False
-        _out(writer.header)
         for row in measured.rows():
+            _out("" if has_rows else writer.header)
             _out(writer.line(row))
             has_rows = True
     if has_rows:

@@ -263,7 +263,7 @@ def command(
         console.next_steps([("serried ps --all", "list all")])
     else:
         console.say("no runs yet")
-        console.next_steps([("serried submit -- python train.py", "submit a run")])
+        console.next_steps([(index.first_step(), "for the first run")])
     run_view.warn_if_stale(shown)
     run_view.insist(shown)
 

@@ -305,6 +305,10 @@ def command(*, run: str | None, experiment: str | None, cluster: str | None, ref
     look = occupancy_cache.look(scheduler, os.environ, refresh=refresh)
     if run and look.at < known_from:
         look = occupancy_cache.look(scheduler, os.environ, refresh=True)
+        if look.at < known_from:  # it was queried a moment ago, before the run was submitted
+            with console.status_line("waiting for the scheduler's next answer"):
+                time.sleep(occupancy_cache.REFRESH_SECONDS)
+            look = occupancy_cache.look(scheduler, os.environ, refresh=True)
     waiting = [job for job in look.occupancy.mine if not job.is_running and (not run or job.id in wanted)]
     if run and not waiting:
         if look.at < known_from:

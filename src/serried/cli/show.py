@@ -293,6 +293,8 @@ class ShowPage:
                 steps.append((f"serried why {run}", "what is suspicious, and what to do"))
             if not is_whole:
                 steps.append((f"serried logs {'' if status.has_ended else '-f '}{run}", "the output"))
+        if is_whole and self.plan is not None and self.plan.sweep:
+            steps.append((f"serried sweep show {run}", "the trials, the best first"))
         steps += run_view.logs_of_failed_rank(self.selection)
         if status.has_ended and self.selection.record.directory.usage.is_file():
             from serried.records.rules import SHORTEST_SECONDS, kept_notes  # only for runs that have ended

@@ -31,12 +31,12 @@ _LOOKS, _BETWEEN_LOOKS_SECONDS = 8, 5.5
 class WaitTimedOut(SerriedError):  # noqa: N818 - reads as what happened
     """--timeout has passed and no run has failed."""
 
-    exit_code = 3
+    exit_code = 124
 
 
 @click.command(epilog=run_view.HELP)
 @run_view.many_runs
-@click.option("--timeout", metavar="TIME", help="Give up after 90s, 30m, 2h: exit code 3; the runs continue.")
+@click.option("--timeout", metavar="TIME", help="Give up after 90s, 30m, 2h: exit code 124; the runs continue.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON at the end.")
 def wait_command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -> None:
     r"""Wait for runs to end. Exit with 0 if all succeeded and with 1 if any did not.

@@ -15,6 +15,7 @@ from serried.cli import run_view
 from serried.records.status import RunStatus, statuses_of
 from serried.records.why import Explanation, explain
 from serried.schema import exits, names
+from serried.schema.reasons import Reason
 from serried.views import console, run_lines
 from serried.views.text import printable
 
@@ -80,6 +81,8 @@ def _facts(explanation: Explanation) -> list[tuple[str, str]]:
     failure = None if is_array else explanation.first_failure
     # The list of failures has the meaning of each.
     meaning = "" if status.has_ended and explanation.failures else explanation.meaning
+    if status.state == names.COMPLETED and status.verdict.cause not in (Reason.PRUNED, Reason.PROFILED):
+        meaning = ""  # the headline says it
     facts = []
     if is_array:
         facts += [("" if at else "tasks", line) for at, line in enumerate(run_lines.task_counts(status))]

@@ -282,6 +282,7 @@ class Cluster(NamedTuple):
     title: str | None = setting(values.TEXT, "A description in one line.")
     login: str | None = setting(values.TEXT, "Login host.")
     notes: tuple[str, ...] = setting(values.TEXTS, "Further facts for users.", value=())
+    retired: bool = setting(values.BOOLEAN, "The cluster is out of service.", "false", value=False)
     scheduler: str = setting(
         Kind(_NAMED, values.choice(*schedulers.NAMES)),
         "The scheduler.",

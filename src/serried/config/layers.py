@@ -1107,6 +1107,7 @@ class ClusterEntry(NamedTuple):
     scheduler: str
     origin: str
     """Its file, or Serried's own profile."""
+    is_retired: bool
 
 
 class Catalogue(NamedTuple):
@@ -1134,7 +1135,8 @@ def catalogue(directory: Path, environ: Mapping[str, str]) -> Catalogue:
         scheduler = configured.value if configured else Cluster.scheduler
         origins = [setting.origin for place, setting in settings.items() if place[:2] == ("clusters", name)]
         strongest = next((origin.path for origin in reversed(origins) if origin.path), "shipped with Serried")
-        entries.append(ClusterEntry(name, scheduler, strongest))
+        is_retired = any(place[2:] == ("retired",) and setting.value for place, setting in settings.items())
+        entries.append(ClusterEntry(name, scheduler, strongest, is_retired))
     return Catalogue(
         experiments=tuple(experiment_names(given)),
         clusters=tuple(entries),

@@ -292,12 +292,20 @@ def _not_found(selector: str) -> RunNotFoundError:
     runs = all_runs()
     if not (runs.open or runs.ended):
         unknown = f"unknown run: `{selector}`; " if selector != LAST else ""  # readers take `last` by default
-        return RunNotFoundError(f"{unknown}you have no runs yet", hint="serried submit -- python train.py")
+        return RunNotFoundError(f"{unknown}you have no runs yet", hint=first_step())
     words = {name for record in runs.open for name in (record.id, _name(record))}
     words |= {name for run in runs.ended for name in (run.id, run.name)}
     close = difflib.get_close_matches(selector, sorted(words), n=1)
     hint = f"did you mean `{close[0]}`? (serried ps --all lists them)" if close else "serried ps --all lists them"
     return RunNotFoundError(f"unknown run: `{selector}`", hint=hint)
+
+
+def first_step() -> str:
+    """The command for a first run in this folder."""
+    here = Path.cwd()
+    if any((folder / "serried.toml").exists() for folder in (here, *here.parents)):
+        return "serried submit"
+    return "serried submit -- python train.py" if (here / "train.py").exists() else "serried init"
 
 
 def _path() -> Path:

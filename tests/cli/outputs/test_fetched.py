@@ -186,7 +186,7 @@ def test_a_fetch_to_nowhere_copies_nothing_and_says_what_there_is(serried, proje
 
 def test_where_there_is_nothing_to_copy_no_copying_is_advised(serried, make):
     make().ending()
-    assert serried("fetch", "last").err.splitlines()[1:] == ["the run has neither results nor outputs"]
+    assert serried("fetch", "last").err.splitlines() == ["run `k3f9q2` has neither results nor outputs"]
 
 
 def test_a_killed_fetch_goes_on_and_only_then_are_outputs_called_fetched(serried, started, tmp_path, monkeypatch):

@@ -394,7 +394,7 @@ class WatchApp(App[None]):
         elif self.filter.value:
             self.empty.update(rich([Cell(f"no run matches `{self.filter.value}`; esc drops the filter")]))
         else:
-            self.empty.update("no runs yet: serried submit -- python train.py")
+            self.empty.update(f"no runs yet: {index.first_step()}")
 
     # Keys.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from serried.base.text import duration
+from serried.records.index import first_step
 from serried.records.live import LiveGpu, LiveNode, LiveRank, RunProgress
 from serried.views import console
 from serried.views.console import Cell, state_style
@@ -363,7 +364,7 @@ def printed_list(title: str, rows: Sequence[RunRow], notice: str) -> list[str]:
     lines = (
         console.table(shown.heads, shown.rows, shrink=1, spare=shown.heads.index("SIZE"))
         if rows
-        else ["no runs yet: serried submit -- python train.py"]
+        else [f"no runs yet: {first_step()}"]
     )
     return [f"{title}  {len(rows)}", *([f"! {printable(notice)}"] if notice else []), *lines]
 
