@@ -98,7 +98,7 @@ def test_nothing_to_run_says_what_to_do(folder: Path):
     with pytest.raises(UsageError) as caught:
         resolve(folder)
     assert (caught.value.message, caught.value.hint) == (
-        "nothing to run: there is no `serried.toml` here or above",
+        "nothing to run: no `serried.toml` here or above",
         "start with `serried init`",
     )
 

@@ -111,7 +111,7 @@ def test_a_command_without_its_dashes_is_shown_with_them(line, error, hint):
     Path("job.sh").write_text("#!/bin/bash\n#SBATCH --time=5\n")
     done = here(*shlex.split(line))
     for short, whole in {
-        "NO": "there is no `serried.toml` here or above",
+        "NO": "no `serried.toml` here or above",
         "BEGINS": "begins a command, and an experiment is one word",
         "FOLLOWED": "is followed by",
     }.items():

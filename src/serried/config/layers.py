@@ -964,7 +964,7 @@ def _experiment(
     raise UsageError(f"nothing to run: {where}", hint="start with `serried init`", code=Reason.NOTHING_TO_RUN)
 
 
-NO_FILE = f"there is no `{FILE}` here or above"
+NO_FILE = f"no `{FILE}` here or above"
 
 
 def _neither(name: str, known: list[str], here: Path, *, has_file: bool) -> tuple[str, str]:
