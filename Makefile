@@ -45,6 +45,11 @@ docs: .venv/test ## make again the pages that are made from the code
 	@$(BIN)/python tools/rules_page.py docs/reference/rules.md
 	@$(BIN)/python examples/adapt/diffs.py docs/start/adapt.md examples/adapt/README.md
 
+.PHONY: site
+site: .venv/site ## build the searchable site of docs/ into build/site
+	@$(BIN)/python tools/build_site.py build/site
+	@echo "build/site/index.html"
+
 .PHONY: clean
 clean: ## remove what was installed and cached here
 	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
@@ -86,7 +91,11 @@ verify: .venv/test slurm ## compare all scripts and idioms of the corpus with an
 
 .venv/test: .venv/python pyproject.toml constraints.txt
 	@echo "installing Serried and its tests into .venv (once; PyTorch is big) ..." >&2
-	@$(PIP_INSTALL) --build-constraint constraints.txt --editable . --group test --group track --group frameworks --group lint
+	@$(PIP_INSTALL) --build-constraint constraints.txt --editable . --group test --group track --group frameworks --group lint --group site
+	@touch $@
+
+.venv/site: .venv/python pyproject.toml constraints.txt
+	@$(PIP_INSTALL) --build-constraint constraints.txt --editable . --group site
 	@touch $@
 
 # Where this user may not install Slurm, the tests that need it skip and say what to install.

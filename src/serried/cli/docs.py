@@ -82,9 +82,10 @@ def section_of(page: Path, anchor: str) -> str:
 
 def results(known: dict[str, Path], names: Iterable[str], words: Sequence[str]) -> list[tuple[str, str]]:
     """The best sections of the pages with most of the words: `PAGE#SECTION`, and a line of it."""
+    stems = [re.escape(word.rstrip("s")) for word in words]
 
     def count(*texts: str) -> int:
-        return sum(bool(re.search(rf"(?i)\b{re.escape(word.rstrip('s'))}", text)) for word in words for text in texts)
+        return sum(bool(re.search(rf"(?i)(?<!\w){stem}", text)) for stem in stems for text in texts)
 
     found = []
     for name in names:
@@ -92,7 +93,7 @@ def results(known: dict[str, Path], names: Iterable[str], words: Sequence[str]) 
         in_page = count("".join(text for *_, text in sections))
         for title, anchor, text in sections:
             line = max(filter(None, _plain(text).splitlines()[1:]), key=count, default=title).strip("|-# ")
-            score = 3 * count(title) + 2 * count(name, sections[0][0]) + count(text, line)
+            score = 2 * count(title) + count(name, sections[0][0], line) + 3 * count(text)
             of_page += [(-in_page, -score, f"{name}#{anchor}", line)] if count(text) else []
         found += sorted(of_page)[:_MOST_OF_A_PAGE]
     return [(place, line) for in_page, _, place, line in sorted(found) if in_page == min(found)[0]]
