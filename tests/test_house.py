@@ -11,11 +11,8 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-from click.testing import CliRunner
-
 import serried as serried_package
 from house import HOUSE, MODULES, ROOT, holds_for, name_of, nodes_of, room_of, tree_of
-from serried.cli import VERBS, serried
 from tables import for_each
 
 ORDER = (
@@ -433,14 +430,6 @@ def test_importing_the_training_library_loads_no_torch():
     loaded = modules_after("import serried.train as st; st.identity()")
     assert "serried.train.identities" in loaded
     assert loaded & {"torch", "numpy", "subprocess", "multiprocessing"} == set()
-
-
-@for_each(
-    "verb", [[], *([verb] for verb in VERBS), ["lab", "up"], ["lab", "shell"], ["config", "show"], ["bench", "scaling"]]
-)
-def test_help_fits_80_columns(verb):
-    said = CliRunner().invoke(serried, [*verb, "--help"], terminal_width=80).output
-    assert [line for line in said.splitlines() if len(line) > 80] == []
 
 
 def test_help_loads_nothing_heavy():

@@ -167,7 +167,7 @@ def test_help_on_help_on_arguments_and_on_what_is_no_command(monkeypatch, capsys
     assert said("help sbatch").startswith("error: unknown command: `sbatch`\n\nhint: did you mean `serried submit`?")
 
 
-@pytest.mark.parametrize("group", ["lab", "config", "env"])
+@pytest.mark.parametrize("group", ["lab", "track", "env"])
 def test_a_group_without_a_command_prints_its_help_and_succeeds(group, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["serried", group])
     cli.main()  # SystemExit would carry another status

@@ -13,8 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from serried.base.errors import SerriedError
-from serried.cli import VERBS, serried
-from serried.cli.sweep import SweepGroup
+from serried.cli import VERBS, GroupWithHelp, serried
 from serried.config import definitions
 from serried.records.why import ADVICE, WARNINGS
 from serried.schema import names
@@ -36,7 +35,8 @@ def parse(words: list[str]) -> None:
     command = serried.get_command(click.Context(serried), verb)
     assert command is not None
     while isinstance(command, click.Group):
-        rest = ["submit", *rest] if isinstance(command, SweepGroup) and rest[0] not in command.commands else rest
+        assert isinstance(command, GroupWithHelp)
+        rest = command.with_default(rest)
         command = command.get_command(click.Context(command), rest.pop(0))
         assert command is not None
     command.make_context(verb, rest)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import gc
 import importlib
 import os
@@ -23,46 +24,64 @@ from serried.base import __version__
 from serried.base.errors import SerriedError, UsageError
 
 GROUPS = {
-    "Begin": {
-        "init": "Write a serried.toml that fits this folder, or a whole project.",
-    },
     "Run": {
         "run": "Run here, now, in the foreground.",
         "submit": "Submit a job to the cluster.",
         "sweep": "Train with settings from a range, and compare.",
         "rerun": "Submit an old run again, from its newest checkpoint.",
-        "check-resume": "Check that a training resumes exactly.",
-        "bench": "Measure how fast a training gets with more ranks.",
+        "wait": "Wait for runs; exit 0 if all succeeded.",
+        "stop": "Stop runs.",
         "shell": "Open a shell on a node, or beside a running rank.",
-        "stage": "Show the data to stage in, or stage it in advance.",
     },
     "Look": {
         "ps": "List runs, the running ones first.",
-        "watch": "Watch runs live, on the terminal or in a browser.",
         "show": "Show a run's plan, timeline and files.",
         "logs": "Print or follow the output of the ranks.",
-        "metrics": "Export logged and measured values: CSV, JSON.",
         "why": "Explain why a run waits, failed, or looks suspicious.",
+        "watch": "Watch runs live, on the terminal or in a browser.",
         "queue": "Show free GPUs, waiting jobs, and when yours may start.",
         "stacks": "Print where each rank is now, without ending it.",
-        "profile": "Profile a few steps: operators, data, idle GPU, trace.",
-        "report": "Show what runs used, and which line to change.",
-        "wait": "Wait for runs; exit 0 if all succeeded.",
-        "fetch": "Copy results and outputs to a folder.",
-        "track": "Upload to trackers, or show runs in TensorBoard.",
     },
-    "End": {"stop": "Stop runs."},
-    "Tidy": {"clean": "Show disk usage, and delete files that no run needs."},
+    "Measure": {
+        "report": "Show what runs used, and which line to change.",
+        "metrics": "Export logged and measured values: CSV, JSON.",
+        "profile": "Profile a few steps: operators, data, idle GPU, trace.",
+        "bench": "Measure how fast a training gets with more ranks.",
+        "check-resume": "Check that a training resumes exactly.",
+    },
+    "Data and disk": {
+        "stage": "Show the data to stage in, or stage it in advance.",
+        "fetch": "Copy results and outputs to a folder.",
+        "clean": "Show disk usage, and delete files that no run needs.",
+    },
     "Set up": {
-        "config": "Show each setting and where it comes from.",
+        "init": "Write a serried.toml that fits this folder, or a whole project.",
         "clusters": "List the clusters known here, or show one.",
+        "config": "Show each setting and where it comes from.",
         "env": "Show, build or check environments and images.",
+        "track": "Upload to trackers, or show runs in TensorBoard.",
         "lab": "Start and stop a throwaway Slurm on this machine.",
         "docs": "Print a page of the documentation.",
         "completion": "Print the completion script for a shell.",
     },
 }
-"""The list of `serried --help`, in the order in which a user meets the commands."""
+"""All commands, by what a person wants."""
+
+FIRST = {"Run": "init run submit sweep stop fetch", "Look": "ps watch show logs why clusters"}
+"""The commands on the first page of the help, in the order in which a user meets them."""
+
+SHORT = {
+    "run": "nodes gpus ranks time set array commands stage resume debug smoke dry-run",
+    "submit": "nodes gpus ranks time account partition cluster set array resume after dry-run",
+    "sweep submit": "grid random count seeds workers metric gpus time account cluster dry-run yes",
+    "check-resume": "stops steps seed tolerance ignore gpus ranks time cluster set dry-run",
+    "bench scaling": "nodes ranks launch method repeat batch time account cluster wait yes dry-run",
+    "shell": "nodes gpus cpus mem time account partition cluster now node rank dry-run",
+    "stage": "warm nodes gpus time account cluster set dry-run",
+    "profile": "steps rank memory show nodes gpus ranks time cluster set dry-run",
+    "config show": "all explain cluster set nodes gpus time",
+}
+"""The options that `-h` shows, for commands with more than twelve."""
 
 MODULE_OF = {
     "check-resume": "check_resume",
@@ -148,17 +167,84 @@ ARGUMENTS_HINT = "serried.arguments"
 class GroupWithHelp(click.Group):
     """A group with a command `help`: `serried help config show` and `serried config help show` are the same."""
 
+    def __init__(self, *args: Any, default: str | None = None, **kwargs: Any) -> None:
+        """`default` is the subcommand for any first word that names none."""
+        super().__init__(*args, **kwargs)
+        self._default = default
+
+    def with_default(self, args: list[str]) -> list[str]:
+        is_named = args[0] in (*self.commands, "help", "-h", "--help") if args else not self.invoke_without_command
+        return [self._default, *args] if self._default and not is_named else args
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, self.with_default(args))
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] != "help" or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         words = [word for word in args[1:] if word not in ("help", "-h", "--help")]
-        if not words:
+        if not words or words == ["--all"]:
+            ctx.meta[ALL] = bool(words)
             click.echo(ctx.get_help(), color=ctx.color)
             ctx.exit()
         name, command, words = self.resolve_command(ctx, words)
         return name, command, ["help", *words] if isinstance(command, GroupWithHelp) else ["--help"]
+
+
+ALL = "serried.all"
+"""In `meta` of a context: whether the help is to list all commands."""
+_MOST_OPTIONS = 12
+_MOST_EXAMPLES = 3
+_COLUMNS = 80
+
+
+def _short_help(ctx: click.Context) -> str:
+    """The help of a command on one screen: its usage, first sentence, examples and the options that matter."""
+    import re
+    import textwrap
+
+    command, formatter = ctx.command, click.HelpFormatter(width=_COLUMNS)
+    command.format_usage(ctx, formatter)
+    text, groups = _help_of(command), [_help_of(ctx.parent.command)] if ctx.parent else []
+    inner = command.commands if isinstance(command, click.Group) else {}
+    shown = [text, *([] if _examples(text) else [*groups, *map(_help_of, inner.values())])]
+    lines = [line for help_ in shown for line in _examples(help_)]
+    examples = [line for line in lines if line.startswith(ctx.command_path)] or lines
+    formatter.write_paragraph()
+    formatter.write_text(" ".join(text.partition("\n\n")[0].split()))
+    formatter.write("\n".join(["", *examples[:_MOST_EXAMPLES], ""]))
+    rows = [(name, each.get_short_help_str(_COLUMNS)) for name, each in inner.items()]
+    if not rows:
+        flags = {flag: param for param in command.params if isinstance(param, click.Option) for flag in param.opts}
+        wanted = [flags[f"--{name}"] for name in SHORT.get(ctx.command_path.partition(" ")[2], "").split()]
+        wanted = wanted or [param for param in dict.fromkeys(flags.values()) if param.opts != ["-h"]]
+        records = [record for param in wanted if (record := param.get_help_record(ctx))]
+        rows = [(names, about.partition("  [")[0]) for names, about in records]
+    widest = max((len(names) for names, _ in rows), default=0)
+    room = _COLUMNS - widest - 4
+    for names, about in rows:
+        words = about if len(about) <= room else re.split(r" \(|[.:;] ", about)[0]
+        formatter.write(f"\n  {names:{widest}}  {textwrap.shorten(words, room, placeholder='…')}")
+    formatter.write("\n\n" if rows else "\n")
+    return f"{formatter.getvalue()}`{ctx.command_path} --help` shows everything."
+
+
+def _help_of(command: click.Command) -> str:
+    import inspect
+
+    return inspect.cleandoc((command.help or "").replace("\b", ""))
+
+
+def _examples(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("serried ")]
+
+
+def _print_short_help(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(_short_help(ctx), color=ctx.color)
+        ctx.exit()
 
 
 @contextlib.contextmanager
@@ -174,6 +260,10 @@ def _may_lose_its_reader(ctx: click.Context | None = None) -> Iterator[None]:
 
 class CommandsByName(GroupWithHelp):
     """Lists all commands without importing them: `--help` has to be instant on slow file systems."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[ALL] = "--all" in args[:2] and set(args[:2]) & {"-h", "--help"}
+        return super().parse_args(ctx, ["--help"] if ctx.meta[ALL] else args)
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         with _may_lose_its_reader():  # of `--help`
@@ -194,7 +284,7 @@ class CommandsByName(GroupWithHelp):
         gc.freeze()
         gc.enable()
         command: click.Command = getattr(module, f"{cmd_name}_command", module.command)
-        _keep_lines(command)
+        _prepare(command)
         return command
 
     def resolve_command(
@@ -211,6 +301,18 @@ class CommandsByName(GroupWithHelp):
         meant = meant or difflib.get_close_matches(word, VERBS, n=1)
         hint = f"did you mean `serried {meant[0]}`? {VERBS.get(meant[0], '')}" if meant else "serried --help lists them"
         raise UsageError(f"unknown command: `{word}`", hint=hint.rstrip())
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The first page, which fits on a screen; or every command and option."""
+        if ctx.meta.get(ALL):
+            super().format_help(ctx, formatter)
+            return
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        for title, verbs in FIRST.items():
+            with formatter.section(title):
+                formatter.write_dl([(verb, VERBS[verb]) for verb in verbs.split()])
+        formatter.write("\nserried help --all: every command    serried COMMAND -h: one command\n")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         widest = max(map(len, VERBS))
@@ -233,23 +335,53 @@ def _is_a_command(words: list[str]) -> UsageError:
     return UsageError(f"unknown command: `{first}`", hint=hint)
 
 
-def _keep_lines(command: click.Command) -> None:
-    r"""Replace `\b` in raw docstrings by the character that makes click keep the lines of a paragraph."""
+def _prepare(command: click.Command) -> None:
+    r"""Add `-h`, and replace `\b` in raw docstrings by the character that makes click keep the lines of a paragraph."""
     command.help = (command.help or "").replace("\\b\n", "\b\n")
+    if not any("-h" in param.opts for param in command.params):
+        about = "Show a help that fits on a screen."
+        short = click.Option(["-h"], help=about, is_flag=True, is_eager=True, expose_value=False)
+        short.callback = _print_short_help
+        command.params.append(short)
     for inner in getattr(command, "commands", {}).values():
-        _keep_lines(inner)
+        _prepare(inner)
 
 
-@click.command(cls=CommandsByName, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="serried")
-def serried() -> None:
-    """Run a PyTorch training script on many GPUs and nodes of a Slurm or PBS cluster.
+def _change_folder(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    if value is None or ctx.resilient_parsing:
+        return
+    try:
+        os.chdir(value)
+    except OSError as error:
+        message = f"cannot start in `{value}`: {str(error.strerror).lower()}"
+        raise UsageError(message, hint="`-C DIR` runs the command as if it was started in DIR") from None
 
-    \b
+
+@click.command(cls=CommandsByName, context_settings={"help_option_names": ["--help"]})
+@click.help_option("-h", "--help")
+@click.version_option(__version__, "-V", "--version", prog_name="serried")
+@click.option("-q", "--quiet", is_flag=True, help="Print no notes, progress and next steps; errors and data stay.")
+@click.option("-v", "--verbose", is_flag=True, help="Print each command that Serried runs, as SERRIED_VERBOSE does.")
+@click.option(
+    "-C",
+    "--directory",
+    metavar="DIR",
+    is_eager=True,
+    expose_value=False,
+    callback=_change_folder,
+    help="Run as if started in DIR.",
+)
+@click.pass_context
+def serried(ctx: click.Context, *, quiet: bool, verbose: bool) -> None:
+    """\b
+    Run PyTorch training on many GPUs and nodes of a Slurm or PBS cluster.
     serried run -- python train.py                          here, now
     serried submit --nodes 2 --gpus 4 -- python train.py    on the cluster
-    serried ps                                              the state of your runs
     """  # noqa: D301 - not raw: click keeps the lines after the character itself
+    for name, is_given in (("SERRIED_QUIET", quiet), ("SERRIED_VERBOSE", verbose)):
+        if is_given:
+            os.environ[name] = "1"
+            ctx.call_on_close(functools.partial(os.environ.pop, name))
 
 
 def main() -> None:
@@ -339,6 +471,8 @@ def _print_click_error(error: click.ClickException) -> None:
             close = close or [f"--{name}" for name in difflib.get_close_matches(word, others, n=1, cutoff=0.75)]
         message = f"unknown option: `{error.option_name}`"
         elsewhere = f"a command does this: serried {word} --help" if word in VERBS else None
+        if any(error.option_name in param.opts for param in serried.params):
+            elsewhere = f"it stands before the command: serried {error.option_name} …"
         if context and context.info_name == "rerun":
             submit = serried.get_command(context, "submit")
             if meant or (submit and any(f"--{word}" in param.opts for param in submit.params)):

@@ -198,7 +198,7 @@ _ALWAYS: dict[tuple[str, ...], str] = {
 Row = dict[str, Any]
 
 
-@click.group(cls=GroupWithHelp)
+@click.group(cls=GroupWithHelp, default="show", invoke_without_command=True)
 def command() -> None:
     r"""Show each setting and where it comes from.
 

@@ -86,8 +86,8 @@ def build(
     r"""Build the environment of EXPERIMENT, or its container image, unless it exists; print its path.
 
     \b
-    serried env build train                 from its requirements or `container.image`
-    serried env build train --job           in a job, where login nodes may not build
+    serried env build train                 from its requirements or image
+    serried env build train --job           in a job, if login nodes may not build
     serried env build train -- --fakeroot   more words for `apptainer build`
 
     An image is built from a definition, an address or a list of packages. Serried keeps images beside the run

@@ -59,6 +59,10 @@ class Sorted(click.Command):
                     formatter.write_dl(lines)
 
 
+_USAGE = {"shell": ("[EXPERIMENT | RUN]", "[-- COMMAND...]"), "build": ("[EXPERIMENT]", "[-- OPTIONS...]")}
+"""The arguments of commands that take no script."""
+
+
 class TakesCommand(Sorted):
     """Takes the words after the first `--` as a command, verbatim; click would drop the `--`."""
 
@@ -119,6 +123,8 @@ class TakesCommand(Sorted):
             raise
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        if ctx.info_name in _USAGE:
+            return ["[OPTIONS]", *_USAGE[ctx.info_name]]
         experiment = "EXPERIMENT..." if ctx.info_name == "submit" else "EXPERIMENT"
         return ["[OPTIONS]", f"[{experiment} | SCRIPT [-- ARGUMENTS...] | -- COMMAND...]"]
 

@@ -43,15 +43,7 @@ _SHOWN = 20
 _IMPORTANT = 5
 
 
-class SweepGroup(GroupWithHelp):
-    """`serried sweep train` is `serried sweep submit train`: any first word except a subcommand names a sweep."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        is_named = not args or args[0] in (*self.commands, "help", "-h", "--help")
-        return super().parse_args(ctx, args if is_named else [SUBMIT, *args])
-
-
-@click.group(cls=SweepGroup)
+@click.group(cls=GroupWithHelp, default=SUBMIT)
 def command() -> None:
     r"""Train with settings from a range: an array with a trial for each task, and a table of the results.
 
@@ -139,7 +131,7 @@ def submit_command(
 
     \b
     serried sweep train --grid lr=1e-3,1e-4 --grid width=64,128
-    serried sweep train --random lr=log:1e-5..1e-1 --count 24 --parallel 4 --metric val_acc:max
+    serried sweep train --random lr=log:1e-5..1e-1 --count 24 --metric val_acc:max
     serried sweep --grid lr=1e-3,1e-4 --gpus 1 -- python train.py
     serried sweep sweep.yaml
 

@@ -90,7 +90,17 @@ def out_json(**value: Any) -> None:
 
 
 def say(text: str = "") -> None:
-    """Print a line for people, after all data so far, which in a pipe would else come behind it."""
+    """Print a line for people, after all data so far, which in a pipe would else come behind it; not with `-q`."""
+    if not is_quiet():
+        _tell(text)
+
+
+def is_quiet() -> bool:
+    """Whether only data, warnings and errors are printed."""
+    return bool(os.environ.get("SERRIED_QUIET"))
+
+
+def _tell(text: str = "") -> None:
     sys.stdout.flush()
     _print(text, sys.stderr)
 
@@ -113,9 +123,10 @@ def behind(label: str, text: str, stream: TextIO | None = None, *, look: str | N
 
 
 def say_behind(label: str, text: str, look: str) -> None:
-    """Print `text` behind a label on stderr."""
-    for line in behind(label, text, sys.stderr, look=look):
-        say(line)
+    """Print `text` behind a label on stderr; with `-q` only if it is a warning or an error."""
+    if not is_quiet() or look in ("warning", "error"):
+        for line in behind(label, text, sys.stderr, look=look):
+            _tell(line)
 
 
 def note(text: str) -> None:
@@ -133,9 +144,9 @@ def print_error(error: SerriedError) -> None:
     """Print `error: …`, the quoted output of other programs, a blank line, and `hint: …`; then others of its file."""
     say_behind("error: ", error.message, "error")
     for line in (error.details or "").splitlines():
-        say(f"  | {printable(line)}")
+        _tell(f"  | {printable(line)}")
     if error.hint:
-        say()
+        _tell()
         _hint(error.hint)
     for other in error.others if isinstance(error, ConfigError) else ():
         say()
@@ -143,10 +154,9 @@ def print_error(error: SerriedError) -> None:
 
 
 def _hint(text: str) -> None:
-    first, *others = text.splitlines()
-    say_behind("hint: ", first, "hint")
-    for line in others:
-        say_behind("      ", line, "hint")
+    for at, line in enumerate(text.splitlines()):
+        for row in behind(" " * 6 if at else "hint: ", line, sys.stderr, look="hint"):
+            _tell(row)
 
 
 def next_steps(steps: Sequence[tuple[str, str]]) -> None:
@@ -290,7 +300,8 @@ class MovingLine:
 @contextlib.contextmanager
 def status_line(text: str) -> Iterator[MovingLine]:
     """A moving line on stderr while the command waits. Whole lines that are printed meanwhile appear above it."""
-    line = MovingLine(sys.stderr if not os.environ.get("SERRIED_NO_PROGRESS") else io.StringIO())
+    is_shown = not (is_quiet() or os.environ.get("SERRIED_NO_PROGRESS"))
+    line = MovingLine(sys.stderr if is_shown else io.StringIO())
     _status_lines.append(line)
     try:
         line.update(text)
