@@ -71,8 +71,8 @@ FIRST = {"Run": "init run submit sweep stop fetch", "Look": "ps watch show logs 
 """The commands on the first page of the help, in the order in which a user meets them."""
 
 SHORT = {
-    "run": "nodes gpus ranks time set array commands stage resume debug smoke dry-run",
-    "submit": "nodes gpus ranks time account partition cluster set array resume after dry-run",
+    "run": "nodes gpus ranks time set env commands stage resume debug smoke dry-run",
+    "submit": "nodes gpus time account partition cluster set env after resume wait dry-run",
     "sweep submit": "grid random count seeds workers metric gpus time account cluster dry-run yes",
     "check-resume": "stops steps seed tolerance ignore gpus ranks time cluster set dry-run",
     "bench scaling": "nodes ranks launch method repeat batch time account cluster wait yes dry-run",

@@ -54,16 +54,16 @@ def command(
 
     \b
     serried submit                                  the only experiment
+    serried submit --nodes 2 --gpus 4 --time 2h -- python train.py --lr 0.1
+    serried submit train.sbatch -- --lr 0.1         a job script, unmodified
     serried submit train --nodes 4 --set seed=3     one of several, with changes
     serried submit train --set config.lr=0.1        a setting of the training
     serried submit train --resume last --time 12h   from the checkpoint of a run
     serried submit train --after last               after the newest run
     serried submit train --chain 7                  at most seven jobs, one by one
     serried submit prepare train evaluate           several, ordered by `after`
-    serried submit --nodes 2 --gpus 4 --time 2h -- python train.py --lr 0.1
     serried submit --commands commands.txt          a task for each line
     serried submit --repeat 5 -- python train.py --seed {seed}
-    serried submit train.sbatch -- --lr 0.1         a job script, unmodified
     serried submit -N 2 -t 30 < train.sbatch        from standard input
 
     The job runs a copy of the code: later edits do not reach it. A job script runs in place. See
