@@ -26,7 +26,7 @@ MARKER = "<!-- `make docs` writes the rest of this page from the profiles. -->"
 def names() -> list[str]:
     """The clusters of the page, retired ones last: this machine is none of them."""
     others = [name for name in clusters.shipped() if name != clusters.LOCAL]
-    return sorted(others, key=lambda name: Profile(name).is_retired)
+    return sorted(others, key=lambda name: bool(Profile(name).get("retired")))
 
 
 class Profile:
@@ -62,10 +62,6 @@ class Profile:
     @property
     def title(self) -> str:
         return str(self.get("title") or f"Any other {self.scheduler.title}")
-
-    @property
-    def is_retired(self) -> bool:
-        return "(retired" in self.title
 
     @property
     def scheduler(self) -> Traits:
