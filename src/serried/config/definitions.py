@@ -394,7 +394,9 @@ class SweepTable(NamedTuple):
     seeds: int | None = setting(
         values.COUNT, "Trials with the same parameters and other seeds, by the parameter `seed`."
     )
-    seed: int | None = setting(values.COUNT_OR_NONE, "Seed of the random draws, and the first of `seeds`.", default="0")
+    seed: int | None = setting(
+        values.COUNT_OR_NONE, "Seed of the random draws, and the first seed of `seeds`.", default="0"
+    )
     parallel: int | None = setting(values.COUNT, "How many trials may run at once.", default="the scheduler's choice")
     workers: int | None = setting(
         values.COUNT,
