@@ -13,8 +13,10 @@ VARYING = {
     r"\b\d+(?:\.\d+)? ?s\b|\b\d+[mh]\d\d[ms]?\b|\bjust now\b|\b\d+[smh] ago\b": "DURATION",
     r"\bjob \d+": "job N",
     r"\bloss \d\.\d+": "loss N",
+    r"\bstep[ -]\d+\b": "step N",
+    r"\bof attempt \d+": "of attempt N",
     r" {2,}": "  ",
-    r"(?m)^\w{6} \S+ PENDING; .*\n": "",  # printed only if the job has not started yet
+    r"(?m)^\w{6} \S+ PENDING[:;] .*\n": "",  # printed only while no attempt runs
 }
 REST = "…"
 """A line for any number of lines that the page leaves out."""

@@ -1,4 +1,4 @@
-"""Commands of first-day, of two tutorials and of README, typed in turn, print what the pages show."""
+"""Commands of first-day, of the tutorials and of README, typed in turn, print what the pages show."""
 
 from __future__ import annotations
 
@@ -81,8 +81,16 @@ def test_the_first_failure_is_reported_as_its_page_shows(typed, tmp_path: Path) 
     assert example == renewed, f"cp {tmp_path / path.name} {path}"
 
 
-def test_data_goes_to_the_nodes_and_results_come_back_as_the_page_shows(typed, tmp_path: Path) -> None:
-    path = ROOT / "docs" / "tutorials" / "data-in-results-out.md"
+@pytest.mark.parametrize(
+    "tutorial",
+    [
+        "data-in-results-out",
+        pytest.param("long-training", marks=pytest.mark.torch),
+        pytest.param("first-sweep", marks=pytest.mark.torch),
+    ],
+)
+def test_a_tutorial_goes_as_its_page_shows(typed, tmp_path: Path, tutorial: str) -> None:
+    path = ROOT / "docs" / "tutorials" / f"{tutorial}.md"
     page = path.read_text(encoding="utf-8")
     write_files(page, tmp_path / "digits")
     renewed = transcripts.renew(page, typed)

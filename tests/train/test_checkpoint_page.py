@@ -15,7 +15,8 @@ from train_alone import Alone, load, save  # noqa: E402 - after the skip
 from serried.train.checkpoints import sharded, store  # noqa: E402 - after the skip
 from serried.train.checkpoints.checkpoints import Checkpoints  # noqa: E402 - after the skip
 
-PAGE = (Path(__file__).parents[2] / "docs" / "library" / "train-checkpoints.md").read_text(encoding="utf-8")
+PAGES = Path(__file__).parents[2] / "docs"
+PAGE = (PAGES / "library" / "train-checkpoints.md").read_text(encoding="utf-8")
 
 
 def block(beginning):
@@ -75,7 +76,8 @@ def test_the_moving_average_of_the_page_is_kept(tmp_path):
     assert again.values["weight"].tolist() == ema.values["weight"].tolist()
 
 
-def test_every_file_of_tests_that_the_page_names_is_there():
-    named = set(re.findall(r"`(test_\w+\.py)`", PAGE))
+def test_every_file_of_tests_that_the_page_for_developers_names_is_there():
+    page = (PAGES / "dev" / "saving.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_\w+\.py)`", page))
     assert len(named) > 5
     assert named <= {path.name for path in Path(__file__).parent.iterdir()}
