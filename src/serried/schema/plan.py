@@ -100,7 +100,7 @@ class Environment(NamedTuple):
     env: Mapping[str, str] = setting("VARIABLES", "Variables to set. Merged by name.", value={})
     secrets: tuple[str, ...] = setting(
         "NAMES",
-        "Names of secret variables. Their values are read at submit and appear in no file of Serried.",
+        "Names of secret variables. Their values are read at submit and appear in no plan, script or log.",
         value=(),
     )
     env_file_path: Optional[str] = setting(
