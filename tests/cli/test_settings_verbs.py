@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+import json_schemas
 from serried.base.errors import UsageError
 from serried.cli import config, docs, options
 from serried.cli import config as config_verb
@@ -172,6 +173,15 @@ gpu        1d
     value = json.loads(out(config.clusters_command, "show", "pine", "--json"))
     partition = value["cluster"]["partitions"]["gpu"]
     assert {key: held for key, held in partition.items() if held is not None} == {"time": 86400}
+
+
+def test_each_command_has_a_valid_schema_of_its_json_and_another_one_is_refused():
+    jsonschema = pytest.importorskip("jsonschema", reason="make .venv/test installs it")
+    assert Path(config.__file__).parents[1].joinpath("views/json_schemas.json").read_text() == json_schemas.text()
+    for command in json_schemas.COMMANDS:
+        jsonschema.Draft7Validator.check_schema(json.loads(out(config_verb.command, "schema", *command.split())))
+    with pytest.raises(UsageError, match="`serried lab status --json` has no JSON Schema"):
+        out(config_verb.command, "schema", "lab", "status")
 
 
 @for_each(("shell", "word"), [("bash", "complete"), ("zsh", "compdef"), ("fish", "complete")])

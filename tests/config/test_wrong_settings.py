@@ -53,39 +53,6 @@ from tables import for_each
             ),
             None,
         ),
-        (
-            "[defaults.resources]\ntasks_per_node = 4",
-            "serried.toml:2: unknown key `defaults.resources.tasks_per_node`",
-            "did you mean `ranks`?",
-        ),
-        (
-            "[defaults.resources]\nmax_restarts = 4",
-            "serried.toml:2: unknown key `defaults.resources.max_restarts`",
-            "did you mean `defaults.limit.restarts`?",
-        ),
-        (
-            "[defaults]\nwalltime = '1h'",
-            "serried.toml:2: unknown key `defaults.walltime`",
-            "did you mean `defaults.resources.time`?",
-        ),
-        (
-            "[defaults.environment]\nFOO = '1'",
-            "serried.toml:2: unknown key `defaults.environment.FOO`",
-            "did you mean `defaults.environment.env.FOO`?",
-        ),
-        (
-            "[defaults.resources]\ngpus = '4:a100'",
-            "serried.toml:2: `defaults.resources.gpus` must be a whole number from 0, not `4:a100`",
-            "the type of GPU has an own setting: --gpus 4 --gpu-type a100",
-        ),
-        (
-            "[defaults.resources]\ntime = '1 day'",
-            (
-                "serried.toml:2: `defaults.resources.time` must be a duration such as `90m`, `1h30m` or "
-                "`2-00:00:00`, not `1 day`"
-            ),
-            "did you mean `1d`?",
-        ),
         ("resources = 3", "serried.toml:1: unknown key `resources`", "known here: `project`, `defaults`, "),
         ("defaults = 3", "serried.toml:1: `defaults` is a table, not a value", "write `[defaults]`"),
         (
@@ -115,6 +82,21 @@ def test_what_a_file_says_wrong_is_named_with_its_line(folder: Path, text: str, 
     said, hinted = refusal(folder, text, command=None if "[experiments" in text else BARE)
     assert said == message
     assert hinted is None if hint is None else (hinted or "").startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("resources.tasks_per_node = 4", "did you mean `ranks`?"),
+        ("resources.max_restarts = 4", "did you mean `defaults.limit.restarts`?"),
+        ("walltime = '1h'", "did you mean `defaults.resources.time`?"),
+        ("environment.FOO = '1'", "did you mean `defaults.environment.env.FOO`?"),
+        ("resources.gpus = '4:a100'", "the type of GPU has an own setting: --gpus 4 --gpu-type a100"),
+        ("resources.time = '1 day'", "did you mean `1d`?"),
+    ],
+)
+def test_words_of_other_tools_get_the_setting_that_means_the_same(folder: Path, key: str, hint: str):
+    assert refusal(folder, f"[defaults]\n{key}")[1] == hint
 
 
 def test_all_errors_of_a_file_are_named_at_once_each_with_its_hint(folder: Path, capsys: pytest.CaptureFixture[str]):

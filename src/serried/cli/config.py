@@ -207,16 +207,33 @@ def command() -> None:
     serried config show train --cluster cedar    as it would be there
     serried config show --all --explain          every setting and its meaning
     serried config schema > serried.schema.json  for an editor
+    serried config schema ps                     of what `serried ps --json` prints
     """
 
 
-@command.command("schema", short_help="Print the JSON Schema of serried.toml.")
-def schema() -> None:
-    """Print the JSON Schema of serried.toml, by which an editor completes keys and marks mistakes.
+@command.command("schema", short_help="Print the JSON Schema of serried.toml, or of a command's --json.")
+@click.argument("command", metavar="[COMMAND]...", nargs=-1)
+def schema(command: tuple[str, ...]) -> None:
+    r"""Print the JSON Schema of serried.toml, or of what COMMAND prints with --json.
 
-    taplo and its editors read it where the file begins with `#:schema ./serried.schema.json`.
+    \b
+    serried config schema > serried.schema.json
+    serried config schema sweep show
+
+    Editors complete keys and mark mistakes where serried.toml begins with `#:schema ./serried.schema.json`.
     """
-    console.out(json.dumps(definitions.json_schema(), indent=1, ensure_ascii=False))
+    document = _schema_of(" ".join(command)) if command else definitions.json_schema()
+    console.out(json.dumps(document, indent=1, ensure_ascii=False))
+
+
+def _schema_of(command: str) -> dict[str, Any]:
+    """By `tools/json_schemas.py`. Raises UsageError."""
+    known = json.loads(Path(console.__file__).with_name("json_schemas.json").read_text(encoding="utf-8"))
+    if command not in known["commands"]:
+        hint = f"these have one: {', '.join(known['commands'])}"
+        raise UsageError(f"`serried {command} --json` has no JSON Schema", hint=hint)
+    begin = {"$schema": "http://json-schema.org/draft-07/schema#", "title": f"serried {command} --json"}
+    return {**begin, **known["commands"][command], "definitions": known["definitions"]}
 
 
 @command.command(cls=options.Sorted)
