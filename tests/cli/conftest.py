@@ -116,10 +116,8 @@ def check_json(arguments, out):
 
 
 def closed(schema):
-    if isinstance(schema, list):
-        return list(map(closed, schema))
     if not isinstance(schema, dict):
-        return schema
+        return list(map(closed, schema)) if isinstance(schema, list) else schema
     is_object = isinstance(schema.get("required"), list) and "properties" in schema
     return {name: closed(value) for name, value in schema.items()} | (
         {"additionalProperties": False} if is_object else {}

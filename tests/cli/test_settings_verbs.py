@@ -91,9 +91,6 @@ def test_without_all_the_size_of_the_run_and_what_something_sets_are_shown_as_th
         "limit.total_time": (172800, "2d", "command line"),
         "launch.kind": ("agent", "agent", "default"),
     }
-
-
-def test_a_size_that_cannot_be_submitted_is_shown_with_the_reason():
     short = json.loads(out(config_verb.command, "show", "--json", "--cluster", "cedar"))
     assert "this cannot be submitted: jobs on cluster `cedar` must name an account" in short["warnings"]
 
@@ -101,8 +98,6 @@ def test_a_size_that_cannot_be_submitted_is_shown_with_the_reason():
 def test_explain_adds_the_meaning_from_the_definitions():
     text = out(config_verb.command, "show", "--explain")
     assert "\nresources.time = 1h30m  (serried.toml:8)\n    Time limit. Default: 1h; none on local.\n" in text
-    rows = {row["key"]: row for row in json.loads(out(config_verb.command, "show", "--explain", "--json"))["settings"]}
-    assert rows["resources.nodes"]["meaning"] == "Number of nodes. Default: 1."
 
 
 def test_settings_of_the_training_are_shown_with_theirs_and_none_is_hidden():
