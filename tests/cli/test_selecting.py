@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import click
 
-from serried.cli import run_view, submit
+from serried.cli import run_view, submit, sweep
+from serried.schema.plan import Sweep
 
 
 def test_completion_offers_ids_with_their_names_and_last(make):
@@ -50,3 +55,55 @@ def test_the_same_run_named_twice_is_one(serried, make):
 def test_completion_offers_files_for_the_file_of_commands():
     (parameter,) = (each for each in submit.command.params if "--commands" in each.opts)
     assert [item.type for item in parameter.shell_complete(click.Context(submit.command), "co")] == ["file"]
+
+
+def completed(line: str, folder: Path) -> list[str]:
+    """What bash offers for the last word of a line, by the script of `serried completion bash`."""
+    program = folder / "serried"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m serried "$@"\n')
+    program.chmod(0o755)
+    script = f"""
+        eval "$(./serried completion bash)"
+        COMP_WORDS=({line}) COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+        _serried_completion ./serried
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+PROJECT = """
+[experiments.train]
+command = "true"
+[experiments.transfer]
+command = "true"
+[clusters.pine]
+scheduler = "slurm"
+root = "/scratch"
+"""
+
+
+def test_a_shell_completes_experiments_clusters_and_all_that_has_names(tmp_path):
+    (tmp_path / "serried.toml").write_text(PROJECT)
+    expected = {
+        "submit tr": ["train", "transfer"],
+        "submit train --cluster pi": ["pine"],
+        "run --launch to": ["torchrun"],
+        "submit --track of": ["offline", "off"],
+        "submit --set limit.resta": ["limit.restarts="],
+        "config show tra": ["train", "transfer"],
+        "clusters show pi": ["pine"],
+        "ps --state failed,run": ["failed,running"],
+        "docs first-d": ["first-day"],
+        "report --explain gpu-lo": ["gpu-lost", "gpu-low"],
+        "env build tran": ["transfer"],
+    }
+    assert {line: completed(f"serried {line}", tmp_path) for line in expected} == expected
+
+
+def test_a_sweep_is_completed_among_sweeps(make):
+    make("aaaaaa", name="single").ending()
+    make("bbbbbb", name="grid", indices=range(2), sweep=Sweep("bbbbbb", ("lr",)))
+    make("cccccc", name="more", indices=range(2), sweep=Sweep("bbbbbb", ("lr",)))
+    (parameter,) = (each for each in sweep.command.commands["show"].params if each.name == "run")
+    assert [item.value for item in parameter.shell_complete(click.Context(sweep.command), "")] == ["bbbbbb"]

@@ -39,7 +39,7 @@ def test_a_failed_run_on_one_screen(serried, make):
         "k3f9q2 train FAILED: rank 3 on n2 exited with status 1\n"
         "\n"
         "  command     python train.py\n"
-        "  project     digits, experiment train\n"
+        "  project     digits/train\n"
         "  cluster     fir (slurm), job 123\n"
         "  size        2 nodes, each with 2 ranks, 2 GPUs, 4 CPUs\n"
         "  limit       1h00m\n"

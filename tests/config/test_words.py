@@ -89,6 +89,7 @@ def test_variables_that_a_shell_in_the_command_fills_in_are_no_concern():
         (("bash", "-eu", "-o", "pipefail", "run.sh"), "run"),
         (("Rscript", "fit.R", "1"), "fit"),
         (("Rscript", "-e", "1"), "Rscript"),
+        (("torchrun", "--nproc-per-node=2", "src/train.py"), "train"),
     ],
 )
 def test_a_bare_command_is_called_after_its_script(command: tuple[str, ...], name: str):
@@ -102,7 +103,8 @@ def test_a_bare_command_is_called_after_its_script(command: tuple[str, ...], nam
         ("cd code && A=1 exec python3 -u train.py | tee log", "train"),
         ("source env.sh\nexport B=2\npython -m package.train", "package.train"),
         ("(cd x && ./run.sh)", "run"),
-        ("echo $(date) >when", "command"),
+        ("echo $(date) >when", "echo"),
+        ("echo hi; exit 3", "echo"),
         ("nvidia-smi", "nvidia-smi"),
     ],
 )

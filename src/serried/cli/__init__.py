@@ -366,6 +366,7 @@ def _change_folder(ctx: click.Context, _param: click.Parameter, value: str | Non
     "-C",
     "--directory",
     metavar="DIR",
+    type=click.Path(file_okay=False),
     is_eager=True,
     expose_value=False,
     callback=_change_folder,

@@ -247,7 +247,7 @@ send_options = options.together(
 
 
 @command.command(cls=TakesProgram, short_help="Measure a training on more and more ranks.")
-@click.argument("experiment", required=False)
+@options.experiment
 @grid_options
 @click.option("--warm-up", default="10%", metavar="N|N%", help="Steps to leave out at the beginning.  [default: 10%]")
 @click.option(
@@ -273,9 +273,7 @@ send_options = options.together(
 )
 @options.cluster
 @click.option("--name", metavar="NAME", help="Name of the bench, and of its runs.")
-@click.option(
-    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting, as in `--set config.epochs=1`."
-)
+@options.any_setting("Any setting, as in `--set config.epochs=1`.")
 @send_options
 def scaling(
     *,

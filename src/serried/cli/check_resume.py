@@ -22,7 +22,7 @@ _SHOWN = 8
 
 
 @click.command(cls=options.TakesCommand)
-@click.argument("experiment", required=False)
+@options.experiment
 @options.resources
 @options.common
 @click.option("--stops", type=click.IntRange(1), default=3, metavar="N", help="Number of stops.  [default: 3]")

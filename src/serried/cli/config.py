@@ -68,7 +68,7 @@ def list_clusters(*, as_json: bool) -> None:
 
 
 @clusters_command.command("show", short_help="Show the settings of a cluster.")
-@click.argument("name", required=False)
+@click.argument("name", required=False, type=run_view.CLUSTER)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: seconds, MiB of memory, bytes of data.")
 def show_cluster(name: str | None, *, as_json: bool) -> None:
     """Show the settings of NAME, by default of the cluster that `serried submit` uses."""
@@ -103,7 +103,7 @@ def show_cluster(name: str | None, *, as_json: bool) -> None:
 
 
 @clusters_command.command("check", short_help="Compare a profile with the scheduler.")
-@click.argument("name", required=False)
+@click.argument("name", required=False, type=run_view.CLUSTER)
 @run_view.as_json
 def check_cluster(name: str | None, *, as_json: bool) -> None:
     """Compare the profile of NAME, by default of this cluster, with the values that Slurm or PBS reports.
@@ -127,7 +127,7 @@ def check_cluster(name: str | None, *, as_json: bool) -> None:
 
 
 @clusters_command.command(short_help="Write a profile from the scheduler's answers.")
-@click.argument("name", required=False)
+@click.argument("name", required=False, type=run_view.CLUSTER)
 @click.option("--save", is_flag=True, help="Save the profile with your others instead of printing it.")
 @click.option("--force", is_flag=True, help="Let --save replace an existing profile.")
 def learn(name: str | None, *, save: bool, force: bool) -> None:
@@ -237,7 +237,7 @@ def _schema_of(command: str) -> dict[str, Any]:
 
 
 @command.command(cls=options.Sorted)
-@click.argument("experiment", required=False)
+@options.experiment
 @click.option("--all", "everything", is_flag=True, help="List every setting, also those that nothing sets.")
 @click.option("--explain", is_flag=True, help="Print the meaning of each setting.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: seconds, MiB of memory, bytes of data.")

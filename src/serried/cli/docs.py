@@ -15,6 +15,7 @@ from click.shell_completion import ShellComplete, get_completion_class
 import serried
 from serried.base import SITE
 from serried.base.errors import SerriedError, UsageError, did_you_mean
+from serried.cli import run_view
 from serried.views import console
 from serried.views.text import fit, width, wrapped
 
@@ -132,8 +133,11 @@ def _plain(text: str) -> str:
     return _MARKS.sub(lambda mark: mark[1] or "", text)
 
 
+_PAGE = run_view.Word("PAGE", lambda: pages(Path(serried.__file__).parent))
+
+
 @click.command()
-@click.argument("words", metavar="[PAGE[#SECTION]]", nargs=-1)
+@click.argument("words", metavar="[PAGE[#SECTION]]", nargs=-1, type=_PAGE)
 @click.option("--search", is_flag=True, help="Search for the words that follow.")
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
 @click.option("--all", "everything", is_flag=True, help="Include the pages for developers of Serried.")

@@ -33,9 +33,9 @@ def command() -> None:
 
 
 _takes_experiment = options.together(
-    click.argument("experiment", required=False),
+    options.experiment,
     options.cluster,
-    click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting: `environment.venv=true`."),
+    options.any_setting("Any setting: `environment.venv=true`."),
     run_view.as_json,
 )
 

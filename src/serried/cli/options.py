@@ -19,8 +19,9 @@ import click
 from serried import config
 from serried.base.errors import UsageError
 from serried.cli import ARGUMENTS_HINT, run_view
+from serried.config import definitions
 from serried.config.definitions import Resources, keys
-from serried.config.values import BOOLEAN, BadValue, Typed
+from serried.config.values import BOOLEAN, BadValue, Typed, choice
 from serried.schema.plan import Key, Launch, Track
 from serried.schema.reasons import Reason
 from serried.submission import script
@@ -214,14 +215,38 @@ resources_of_points = together(
 )
 """Those of a bench, whose points have their own sizes."""
 
-cluster = click.option("--cluster", metavar="NAME", help="Where to run; `serried clusters` lists them.")
+
+def _keys() -> Iterator[str]:
+    table = definitions.COMMAND_LINE
+    yield from (f"{key}=" for key in table.keys)
+    for part, inner in table.tables.items():
+        if part not in definitions.ROOT.tables:
+            yield from (f"{part}.{key}=" for key in inner.keys)
+
+
+def any_setting(about: str) -> Callable[[Function], Function]:
+    return click.option("--set", "settings", type=run_view.Word("KEY=VALUE", _keys), multiple=True, help=about)
+
+
+def _choice(name: str, key: Key) -> run_view.Word:
+    return run_view.Word(name, lambda: key.kind.parse.words if isinstance(key.kind.parse, choice) else ())
+
+
+def _programs() -> Iterator[str]:
+    from serried.config import job_script
+
+    yield from config.catalogue(Path.cwd(), os.environ).experiments
+    yield from job_script.names_in(Path.cwd())
+
+
+PROGRAM = run_view.Word("EXPERIMENT", _programs, or_file=True)
+experiment = click.argument("experiment", required=False, type=run_view.EXPERIMENT)
+cluster = click.option("--cluster", type=run_view.CLUSTER, help="Where to run; `serried clusters` lists them.")
 common = together(
-    click.option("--launch", metavar="KIND", help="Launcher of the ranks: agent, torchrun …  [default: agent]"),
+    click.option("--launch", type=_choice("KIND", _LAUNCH), help="Launcher of the ranks.  [default: agent]"),
     cluster,
     click.option("-J", "--name", metavar="NAME", help="Name of the run."),
-    click.option(
-        "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any setting, as in `--set limit.grace=60s`."
-    ),
+    any_setting("Any setting, as in `--set limit.grace=60s`."),
 )
 
 yes = click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings.")
@@ -273,7 +298,7 @@ _FLAGS: Sequence[tuple[str, str, Mapping[str, Any], str]] = (
     ("--restarts", "N", {"type": click.IntRange(0)}, "Most further attempts after a failure or the time limit."),
     ("-n", "N", {"type": click.IntRange(1)}, "Ranks on all nodes together, in place of --ranks."),
     ("-c", "N", {"type": click.IntRange(1)}, "CPUs per rank, in place of --cpus."),
-    ("--track", "MODE", {}, "Trackers of `[track]`: off, offline, online or auto."),
+    ("--track", "MODE", {"type": _choice("MODE", _TRACK_MODE)}, "Trackers: off, offline, online or auto."),
     (
         "--resume",
         "RUN|PATH",
@@ -283,7 +308,7 @@ _FLAGS: Sequence[tuple[str, str, Mapping[str, Any], str]] = (
     (
         "--from-sweep",
         "SWEEP[/TRIAL]",
-        {"shell_complete": run_view.complete_runs},
+        {"type": run_view.SWEEP},
         "Use the parameters of a sweep's best trial, or of TRIAL.",
     ),
 )

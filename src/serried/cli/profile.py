@@ -41,7 +41,7 @@ def _ranks(context: click.Context, parameter: click.Parameter, text: str) -> tup
 
 
 @click.command(cls=options.TakesCommand)
-@click.argument("experiment", required=False)
+@options.experiment
 @click.option(
     "--steps", callback=_steps, default="10:20", metavar="A:B", help="After step A, up to step B.  [default: 10:20]"
 )

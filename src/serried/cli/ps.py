@@ -123,6 +123,7 @@ def stop(run: str) -> str:
 
 
 _SHOWN = 10
+_STATE = run_view.Word("STATE", lambda: [state.lower() for state in State], comma=True)
 _PROJECT_COLUMNS, _JOB_COLUMNS, _WIDE = 12, 12, 100
 """The widest project and job, and the width of a terminal that has room for JOB, and for PROJECT and CLUSTER."""
 _NOTE_COLUMNS = 80
@@ -197,7 +198,7 @@ class Listing:
 @click.option("-a", "--all", "everything", is_flag=True, help="List every run that has a record.")
 @click.option("--last", "number", default=_SHOWN, show_default=True, metavar="N", help="Most ended runs to list.")
 @click.option("--since", metavar="TIME", help="List runs submitted or ended since: 2d, 6h, 2026-11-20.")
-@click.option("--state", "states", metavar="STATE", multiple=True, help="Only runs in this state: running,failed.")
+@click.option("--state", "states", type=_STATE, multiple=True, help="Only runs in this state: running,failed.")
 @click.option("--project", "projects", metavar="NAME", multiple=True, help="Only runs of this project.")
 @click.option(
     "--watch",

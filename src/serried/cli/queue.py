@@ -281,7 +281,7 @@ _DELAY_SECONDS = 5.0
 @click.command()
 @click.argument("run", metavar="[RUN]", required=False, shell_complete=run_view.complete_runs)
 @click.option("--plan", "experiment", metavar="EXPERIMENT", help="Would this experiment fit into what is free?")
-@click.option("--cluster", metavar="NAME", help="The cluster; `serried clusters` lists them.")
+@click.option("--cluster", type=run_view.CLUSTER, help="The cluster; `serried clusters` lists them.")
 @click.option("--refresh", is_flag=True, help="Ask the scheduler again, if the answer is older than 10 s.")
 @run_view.as_json
 def command(*, run: str | None, experiment: str | None, cluster: str | None, refresh: bool, as_json: bool) -> None:

@@ -22,19 +22,14 @@ if TYPE_CHECKING:
     from serried.records.usage import Usage
 
 _MOST_TASKS = 50
+_RULE = run_view.Word("RULE", lambda: rules.RULES)
 
 
 @click.command()
 @click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=run_view.complete_runs)
-@click.option("--mute", metavar="RULE", multiple=True, help="Leave out the notes of a rule. May be repeated.")
+@click.option("--mute", type=_RULE, multiple=True, help="Leave out the notes of a rule. May be repeated.")
 @click.option("--all", "all_tasks", is_flag=True, help=f"List all tasks of an array, not only {_MOST_TASKS}.")
-@click.option(
-    "--explain",
-    is_flag=False,
-    flag_value="",
-    metavar="[RULE]",
-    help="Print the meaning of a rule, or list all rules.",
-)
+@click.option("--explain", type=_RULE, is_flag=False, flag_value="", help="Explain a rule, or list all without RULE.")
 @run_view.as_json
 def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, explain: str | None, as_json: bool) -> None:
     r"""Report how well runs used what they requested, and what to change.

@@ -37,7 +37,7 @@ _LONGEST = 36
 
 
 @click.command(cls=options.TakesCommand)
-@click.argument("experiment", required=False)
+@click.argument("experiment", required=False, type=options.PROGRAM)
 @options.flags
 @click.option("--gpu-ids", metavar="IDS", help="GPUs to use: 0,2.  [default: idle ones]")
 def command(*, cluster: str | None, dry_run: bool, as_json: bool, gpu_ids: str | None, **values: Any) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from serried.base.errors import SchedulerUnreachable, UsageError
+from serried.base.errors import SchedulerUnreachable, SerriedError, UsageError
 from serried.base.text import BadDuration, ago, read_duration
 from serried.records.record import RecordUnreadable
 from serried.schema import names
@@ -22,6 +23,7 @@ from serried.views.text import printable
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from serried.config.layers import Catalogue
     from serried.records.index import Selection
     from serried.records.status import RunStatus
     from serried.schema.outputs import Outputs
@@ -48,6 +50,44 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
     return items
 
 
+class Word(click.types.StringParamType):
+    """A text, which a shell completes to the words that begin so."""
+
+    def __init__(
+        self, name: str, words: Callable[[], Iterable[str]], *, comma: bool = False, or_file: bool = False
+    ) -> None:
+        """With `comma`, a text is several words; with `or_file`, any file may stand there if no word begins so."""
+        self.name, self._words, self._comma, self._or_file = name, words, comma, or_file
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        before, sign, begun = incomplete.rpartition(",") if self._comma else ("", "", incomplete)
+        words: list[str] = []
+        with contextlib.suppress(SerriedError):  # a file that cannot be read has no words
+            words = [f"{before}{sign}{word}" for word in self._words() if word.startswith(begun)]
+        is_file = self._or_file and not words
+        return click.File().shell_complete(ctx, param, incomplete) if is_file else list(map(CompletionItem, words))
+
+
+def _catalogue() -> Catalogue:
+    from serried import config  # readers of runs need none
+
+    return config.catalogue(Path.cwd(), os.environ)
+
+
+def _sweeps() -> Iterator[str]:
+    from serried.records import index
+
+    runs = index.all_runs()
+    for record in [*runs.open, *(run.record for run in runs.ended.newest(500))]:
+        with contextlib.suppress(RecordUnreadable):
+            yield from [record.id] if record.summary.sweep == record.id else []
+
+
+SWEEP = Word("SWEEP", _sweeps)
+EXPERIMENT = Word("EXPERIMENT", lambda: _catalogue().experiments)
+CLUSTER = Word("NAME", lambda: [cluster.name for cluster in _catalogue().clusters])
 one_run = click.argument("run", metavar="RUN", shell_complete=complete_runs)
 last_run = click.argument("run", metavar="[RUN]", default=names.LAST_RUN, shell_complete=complete_runs)
 """One run, by default the newest."""

@@ -49,8 +49,12 @@ SHOWN = ("cluster", "each node", "ranks", "time", "cost", "data", "requires")
 """The lines of the plan that are printed before the wait."""
 
 
+def _complete(*given: Any) -> list[Any]:
+    return run_view.EXPERIMENT.shell_complete(*given) + run_view.complete_runs(*given)
+
+
 @click.command(cls=options.TakesCommand)
-@click.argument("what", metavar="[EXPERIMENT|RUN]", required=False, shell_complete=run_view.complete_runs)
+@click.argument("what", metavar="[EXPERIMENT|RUN]", required=False, shell_complete=_complete)
 @options.resources
 @options.common
 @click.option("--now", is_flag=True, help="Fail at once if the nodes are not free.")

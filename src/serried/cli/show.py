@@ -213,7 +213,7 @@ class ShowPage:
             ("command", command),
             ("directives", directives_text(plan) if plan else ""),
             ("beside", beside_text(plan) if plan else ""),
-            ("project", f"{summary.project}, experiment {summary.experiment}"),
+            ("project", f"{summary.project}/{summary.experiment}"),
             ("cluster", f"{summary.cluster} ({summary.scheduler}){job}"),
             ("config", config),
             ("smoke test", smoke_result(record, self.selection.task) if summary.smoke else ""),

@@ -21,7 +21,7 @@ from serried.views import console
 
 
 @click.command(cls=options.TakesCommand)
-@click.argument("experiments", nargs=-1)
+@click.argument("experiments", nargs=-1, type=options.PROGRAM)
 @options.flags
 @click.option(
     "--chain", type=click.IntRange(1), metavar="N", help="At most N attempts, each resuming from the one before."

@@ -24,6 +24,7 @@ from serried.config.values import BadValue
 from serried.records.index import Selection
 from serried.schema import printed_metric, tracking
 from serried.schema.command_lines import as_argument
+from serried.schema.names import LAST_RUN
 from serried.schema.plan import Sweep
 from serried.submission.again import MoreTrials, prepare_again
 from serried.submission.deliver import Prepared
@@ -87,7 +88,7 @@ def _meant(word: str) -> str | None:
 
 
 @command.command(SUBMIT, cls=TakesSweep)
-@click.argument("experiment", required=False)
+@options.experiment
 @click.option("--grid", "grids", metavar="NAME=A,B,C", multiple=True, help="Try each of these values.")
 @click.option(
     "--random",
@@ -311,7 +312,7 @@ def _find_definition(word: str | None, *, is_complete: bool) -> tuple[SweepDefin
 
 
 @command.command("show")
-@run_view.last_run
+@click.argument("run", metavar="[RUN]", default=LAST_RUN, type=run_view.SWEEP)
 @click.option("--metric", metavar="NAME:max|min", help="Order by another logged value.")
 @click.option("--all", "everything", is_flag=True, help="List every trial.")
 @click.option("--best", is_flag=True, help="Print the best parameters alone, as arguments; with --json as JSON.")
@@ -467,7 +468,7 @@ def _whole(run: str, of_one: str) -> Selection:
 
 
 @command.command("retry")
-@run_view.one_run
+@click.argument("run", metavar="RUN", type=run_view.SWEEP)
 @click.option("--fresh", is_flag=True, help="Train from the start, not from the trials' newest checkpoints.")
 @_new_code
 @options.sending
@@ -500,7 +501,7 @@ def retry_command(*, run: str, fresh: bool, new_code: bool, **how: bool) -> None
 
 
 @command.command("add")
-@run_view.one_run
+@click.argument("run", metavar="RUN", type=run_view.SWEEP)
 @click.option("--count", type=click.IntRange(1), required=True, metavar="N", help="Number of further draws.")
 @_new_code
 @options.sending
@@ -527,7 +528,7 @@ def add_command(*, run: str, count: int, new_code: bool, **how: bool) -> None:
 
 
 @command.command("stop")
-@run_view.one_run
+@click.argument("run", metavar="RUN", type=run_view.SWEEP)
 @run_view.without_asking
 @click.option("--save", is_flag=True, help="Let ranks save first, as before the time limit.")
 @click.option("--now", is_flag=True, help="Cancel at once; ranks cannot save.")

@@ -294,11 +294,7 @@ def _report_board(chosen: Sequence[Selection], links: _Links, port: int, token: 
         f"TensorBoard shows {counted(len(links.curves), 'curve')} of {names}, and looks for new ones; Ctrl-C ends it"
     )
     console.say()
-    console.say("on your own machine:")
-    console.out(f"  {ssh_tunnel(port, os.environ)}")
-    console.say("and in its browser:")
-    console.out(f"  http://{ADDRESS}:{port}/{token}/")
-    sys.stdout.flush()  # a pipe gets both lines now, too
+    _print_address(port, f"{token}/")
 
 
 def serve_page(run: str | None, port: int | None, path: Path | None) -> None:
@@ -343,8 +339,13 @@ def serve_page(run: str | None, port: int | None, path: Path | None) -> None:
 
 def _report(listener: socket.socket, path: Path | None, fragment: str) -> None:
     number = usual_port() if path is not None else listener.getsockname()[1]
-    console.say("on your own machine, unless this is it:" if path is None else "on your own machine:")
-    console.out(f"  {ssh_tunnel(number, os.environ, str(path or ''))}")
-    console.say("and in its browser:")
-    console.out(f"  http://{ADDRESS}:{number}/{fragment}")
+    _print_address(number, fragment, path)
     console.say("Ctrl-C ends the page; it stops no run")
+
+
+def _print_address(port: int, page: str, socket_path: Path | None = None) -> None:
+    console.say("on your own machine, if this is another:")
+    console.out(f"  {ssh_tunnel(port, os.environ, str(socket_path or ''))}")
+    console.say("and in its browser:")
+    console.out(f"  http://{ADDRESS}:{port}/{page}")
+    sys.stdout.flush()  # a pipe gets both lines now, too

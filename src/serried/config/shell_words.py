@@ -118,12 +118,14 @@ def experiment_name(words: tuple[str, ...], *, is_shell: bool = False) -> str:
         return _name_of_text(text)
     if len(words) > 2 and words[1] == "-m" and re.fullmatch(_INTERPRETER, _base(words[0])):
         return words[2]
-    name = _base(script_of(words) or words[0])
+    name = _base(script_of(words) or next((word for word in words if word.endswith(".py")), words[0]))
     return name.rsplit(".", 1)[0] or name or "command"
 
 
 _BETWEEN = r"&&|\|\||[;|\n]"
-_PREPARES = frozenset({"cd", "export", "source", ".", "module", "set", "echo", "mkdir", "ulimit", "unset", "test", "["})
+_PREPARES = frozenset(
+    ["cd", "export", "source", ".", "module", "set", "echo", "mkdir", "ulimit", "unset", "test", "[", "exit"]
+)
 _PASSES_ON = frozenset({"exec", "time", "nohup", "command"})
 _ASSIGNS = r"(?s)[A-Za-z_]\w*=.*"
 
@@ -157,8 +159,9 @@ def without_prefix(words: Sequence[str]) -> tuple[str, ...]:
 def _name_of_text(text: str) -> str:
     """The name of its first command that does more than prepare: `cd code && A=1 python train.py` is `train`."""
     commands = [without_prefix(part.split()) for part in re.split(_BETWEEN, text)]
-    chosen = next((words for words in commands if words and words[0].strip("\"'(){}") not in _PREPARES), None)
-    return experiment_name(tuple(word.strip("\"'(){}") for word in chosen)) if chosen else "command"
+    commands = [words for words in commands if words] or [("command",)]
+    chosen = next((words for words in commands if words[0].strip("\"'(){}") not in _PREPARES), commands[0])
+    return experiment_name(tuple(word.strip("\"'(){}") for word in chosen))
 
 
 _OPTIONS = (

@@ -112,7 +112,7 @@ function overview(body, id, query, page) {
     const pairs = [
       ["waits for", run.waits_for], ["ran", ran === null ? null : duration(ran)], ["limit", run.limit_seconds ? duration(run.limit_seconds) : null],
       ...run.facts.filter((pair) => !isFigure(pair)),
-      ["project", [run.project, run.experiment].filter(Boolean).join(", experiment ")],
+      ["project", [run.project, run.experiment].filter(Boolean).join("/")],
       ["command", h("code", {}, run.plan.find(([name]) => name === "command")?.[1] ?? "–")],
       ["job", run.job], ["nodes", run.node_names.join(", ")],
       ["exit code", run.ended && run.exit_code !== null ? run.exit_code : null],
