@@ -207,7 +207,7 @@ def command() -> None:
     serried config show train --cluster cedar    as it would be there
     serried config show --all --explain          every setting and its meaning
     serried config schema > serried.schema.json  for an editor
-    serried config schema ps                     of what `serried ps --json` prints
+    serried config schema ps                     of what `ps --json` prints
     """
 
 

@@ -133,7 +133,7 @@ def _plain(text: str) -> str:
     return _MARKS.sub(lambda mark: mark[1] or "", text)
 
 
-_PAGE = run_view.Word("PAGE", lambda: pages(Path(serried.__file__).parent))
+_PAGE = run_view.Offered("PAGE", lambda: pages(Path(serried.__file__).parent))
 
 
 @click.command()

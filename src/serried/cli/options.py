@@ -225,11 +225,11 @@ def _keys() -> Iterator[str]:
 
 
 def any_setting(about: str) -> Callable[[Function], Function]:
-    return click.option("--set", "settings", type=run_view.Word("KEY=VALUE", _keys), multiple=True, help=about)
+    return click.option("--set", "settings", type=run_view.Offered("KEY=VALUE", _keys), multiple=True, help=about)
 
 
-def _choice(name: str, key: Key) -> run_view.Word:
-    return run_view.Word(name, lambda: key.kind.parse.words if isinstance(key.kind.parse, choice) else ())
+def _choice(name: str, key: Key) -> run_view.Offered:
+    return run_view.Offered(name, lambda: key.kind.parse.words if isinstance(key.kind.parse, choice) else ())
 
 
 def _programs() -> Iterator[str]:
@@ -239,7 +239,7 @@ def _programs() -> Iterator[str]:
     yield from job_script.names_in(Path.cwd())
 
 
-PROGRAM = run_view.Word("EXPERIMENT", _programs, or_file=True)
+PROGRAM = run_view.Offered("EXPERIMENT", _programs, or_file=True)
 experiment = click.argument("experiment", required=False, type=run_view.EXPERIMENT)
 cluster = click.option("--cluster", type=run_view.CLUSTER, help="Where to run; `serried clusters` lists them.")
 common = together(

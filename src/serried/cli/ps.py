@@ -123,7 +123,7 @@ def stop(run: str) -> str:
 
 
 _SHOWN = 10
-_STATE = run_view.Word("STATE", lambda: [state.lower() for state in State], comma=True)
+_STATE = run_view.Offered("STATE", lambda: [state.lower() for state in State], comma=True)
 _PROJECT_COLUMNS, _JOB_COLUMNS, _WIDE = 12, 12, 100
 """The widest project and job, and the width of a terminal that has room for JOB, and for PROJECT and CLUSTER."""
 _NOTE_COLUMNS = 80

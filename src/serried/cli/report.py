@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from serried.records.usage import Usage
 
 _MOST_TASKS = 50
-_RULE = run_view.Word("RULE", lambda: rules.RULES)
+_RULE = run_view.Offered("RULE", lambda: rules.RULES)
 
 
 @click.command()

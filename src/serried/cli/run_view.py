@@ -50,7 +50,7 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
     return items
 
 
-class Word(click.types.StringParamType):
+class Offered(click.types.StringParamType):
     """A text, which a shell completes to the words that begin so."""
 
     def __init__(
@@ -85,9 +85,9 @@ def _sweeps() -> Iterator[str]:
             yield from [record.id] if record.summary.sweep == record.id else []
 
 
-SWEEP = Word("SWEEP", _sweeps)
-EXPERIMENT = Word("EXPERIMENT", lambda: _catalogue().experiments)
-CLUSTER = Word("NAME", lambda: [cluster.name for cluster in _catalogue().clusters])
+SWEEP = Offered("SWEEP", _sweeps)
+EXPERIMENT = Offered("EXPERIMENT", lambda: _catalogue().experiments)
+CLUSTER = Offered("NAME", lambda: [cluster.name for cluster in _catalogue().clusters])
 one_run = click.argument("run", metavar="RUN", shell_complete=complete_runs)
 last_run = click.argument("run", metavar="[RUN]", default=names.LAST_RUN, shell_complete=complete_runs)
 """One run, by default the newest."""

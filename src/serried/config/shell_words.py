@@ -123,9 +123,7 @@ def experiment_name(words: tuple[str, ...], *, is_shell: bool = False) -> str:
 
 
 _BETWEEN = r"&&|\|\||[;|\n]"
-_PREPARES = frozenset(
-    ["cd", "export", "source", ".", "module", "set", "echo", "mkdir", "ulimit", "unset", "test", "[", "exit"]
-)
+_PREPARES = {"cd", "export", "source", ".", "module", "set", "echo", "mkdir", "ulimit", "unset", "test", "[", "exit"}
 _PASSES_ON = frozenset({"exec", "time", "nohup", "command"})
 _ASSIGNS = r"(?s)[A-Za-z_]\w*=.*"
 
