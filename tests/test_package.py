@@ -40,7 +40,7 @@ def test_the_description_has_no_relative_link(hook, repository):
     assert RELATIVE.search(readme)
     text = hook.description(readme, repository)
     assert not RELATIVE.search(text)
-    assert ("docs/watch.svg)" in text, f"]({repository}/blob/HEAD/docs/index.md)" in text) == (bool(repository),) * 2
+    assert ("/watch.svg)" in text, f"]({repository}/blob/HEAD/docs/index.md)" in text) == (bool(repository),) * 2
 
 
 def test_an_address_gives_the_urls_and_none_gives_none(hook):

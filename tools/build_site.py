@@ -14,7 +14,7 @@ import sys
 import tempfile
 import textwrap
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -73,15 +73,14 @@ def stage(folder: Path, repository: str) -> None:
             shutil.copy(path, folder)
     sections = docs.contents(known)
     next(names for names in sections.values() if "configuration" in names).extend(MADE_FROM_CODE)
+    labels = {link[3]: link[2] for link in LINK.finditer((folder / "index.md").read_text(encoding="utf-8"))}
     with (folder / "index.md").open("a", encoding="utf-8") as index:
-        index.writelines(_navigation(names, caption) for caption, names in sections.items())
+        for caption, names in sections.items():
+            entries = [f"{labels[f'{name}.md']} <{name}>" if f"{name}.md" in labels else name for name in names]
+            index.write("\n".join(("", "```{toctree}", ":hidden:", f":caption: {caption}", "", *entries, "```", "")))
     pages = dict(_commands()) | {"python-names": "\n".join(_python())}
     for name, text in pages.items():
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
-
-
-def _navigation(names: Sequence[str], caption: str) -> str:
-    return "\n".join(("", "```{toctree}", ":hidden:", f":caption: {caption}", "", *names, "```", ""))
 
 
 def _with_links(page: Path, root: Path, repository: str) -> str:
