@@ -34,7 +34,7 @@ class Cluster:
         self.set("SERRIED_SCHEDULER_TIMEOUT", "600")
 
     def start(self, *flags: str) -> Forked:
-        words = ("submit", "--cluster", "slurm", *HELD, *flags, "--", "true")
+        words = ("submit", "-y", "--cluster", "slurm", *HELD, *flags, "--", "true")
         return command_line.start(*words, directory=self.project, environ=os.environ)
 
     def submit(self, mode: str = "") -> tuple[int, str, str]:

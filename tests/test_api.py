@@ -77,12 +77,19 @@ def test_a_run_is_submitted_waited_for_and_read(project):
 
 @pytest.mark.runs
 def test_what_the_command_line_warns_of_is_a_warning_and_can_be_made_an_error():
+    command = ["python", "train.py", "$HOME"]
+    with pytest.raises(UsageError, match=r"no shell expands `\$HOME`") as refused:
+        serried.submit(command, cluster="local")
+    assert (refused.value.code, refused.value.hint) == (
+        "shell-syntax",
+        "correct it, or pass `yes=True` to submit it as it is",
+    )
     with pytest.raises(SerriedWarning, match=r"no shell expands `\$HOME`"):  # as all are in these tests
-        serried.submit(["python", "train.py", "$HOME"], cluster="local")
+        serried.submit(command, cluster="local", yes=True)
     assert serried.runs() == []
 
     with pytest.warns(SerriedWarning, match=r"no shell expands `\$HOME`") as told:
-        run = serried.submit(["python", "train.py", "$HOME"], cluster="local")
+        run = serried.submit(command, cluster="local", yes=True)
     assert [warning.filename for warning in told] == [__file__]
     assert (run.wait(900), run.logs()) == ("COMPLETED", "rank 0 $HOME\n")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from serried.base.errors import RunFailed, SerriedWarning, UsageError, install_hint
+from serried.base.errors import Risk, RunFailed, SerriedWarning, UsageError, install_hint
 from serried.base.text import duration
 from serried.records import index, logs, status, stopping
 from serried.records.index import Selection
@@ -153,12 +153,13 @@ def submit(
     smoke: bool = False,
     after: Run | str | Iterable[Run | str] | None = None,
     directory: str | os.PathLike[str] = ".",
+    yes: bool = False,
     **resources: Any,
 ) -> Run:
     """Submit a command, a function, a job script, or an experiment of `serried.toml`, and return at once.
 
     Each warning of the command line is a `SerriedWarning`, before anything is submitted. A filter can turn it into an
-    error.
+    error. Where the command line asks for confirmation, a UsageError with a `code` is raised, unless `yes` is true.
 
     Args:
         command: a list of arguments, or a string that is split like a shell command; None for the experiment's. A
@@ -180,6 +181,7 @@ def submit(
         after: a `Run` or a word for `find`, or several: start after they complete. `"k3f9q2:any"` accepts any end,
             `"k3f9q2:notok"` any end but COMPLETED. None for the experiment's `after`.
         directory: the project's folder, or a folder in it.
+        yes: submit also where the command line would ask, for example if a program is not here.
         resources: keys of the table `resources`, as in serried.toml: `nodes=2, gpus=4, mem="10G", time="2h"`. None is
             as good as no value.
 
@@ -237,7 +239,7 @@ def submit(
     plan = calls.settle(decided.plan) if calls else decided.plan
     payload = calls.pickled(Path(plan.source.directory)) if calls else b""
     prepared = prepare(plan, decided.resolved, os.environ, decided.each, decided.jobs)
-    return submit_prepared(prepared._replace(calls=payload))
+    return submit_prepared(prepared._replace(calls=payload), yes=yes)
 
 
 def map(function: Callable[..., Any], *iterables: Iterable[Any], **options: Any) -> Run:  # noqa: A001 - as Python's own
@@ -471,7 +473,13 @@ class Run:
         return sorted(found, key=lambda it: (-it.changed, it.path))
 
     def rerun(
-        self, *, failed: bool | None = None, fresh: bool = False, new_code: bool = False, name: str | None = None
+        self,
+        *,
+        failed: bool | None = None,
+        fresh: bool = False,
+        new_code: bool = False,
+        name: str | None = None,
+        yes: bool = False,
     ) -> Run:
         """Submit the plan again, with the same code, from the newest complete checkpoint if there is one.
 
@@ -480,6 +488,7 @@ class Run:
             fresh: start where this run started.
             new_code: use the present code of the project.
             name: the name of the new run; None for the name of this run.
+            yes: as for `submit`.
 
         Raises as `submit`, and UsageError with `failed` if no task has failed.
         """
@@ -487,7 +496,8 @@ class Run:
 
         find_out(self._selection.record)
         return submit_prepared(
-            prepare_again(self._selection, os.environ, failed=failed, fresh=fresh, new_code=new_code, name=name)
+            prepare_again(self._selection, os.environ, failed=failed, fresh=fresh, new_code=new_code, name=name),
+            yes=yes,
         )
 
     def stop(self, *, save: bool = False, now: bool = False) -> None:
@@ -542,11 +552,14 @@ class RunList(list[Run]):
         return status.statuses_of(selections)
 
 
-def submit_prepared(prepared: Prepared) -> Run:
+def submit_prepared(prepared: Prepared, *, yes: bool = False) -> Run:
     """Submit for the caller of `submit` or `rerun`, after the warnings."""
     from serried.submission.deliver import deliver, unqueued
 
     for text in prepared.warnings:
+        if isinstance(text, Risk) and not yes:
+            hint = "correct it, or pass `yes=True` to submit it as it is"
+            raise UsageError(text, hint=hint, code=text.code)
         warnings.warn(text, SerriedWarning, stacklevel=3)
     record = deliver(prepared)
     with contextlib.suppress(SerriedWarning):  # the run is submitted, and an error would lose it for the caller

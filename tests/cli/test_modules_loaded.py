@@ -147,7 +147,7 @@ def test_submit_keeps_to_its_budget(fake_slurm, tmp_path, monkeypatch):
         subprocess.run(["git", *words], check=True)
     command = [sys.executable, "-c", COUNTED + VERB + "print(*counted)", "submit", "--cluster", "slurm", "--time", "1m"]
     for _ in range(2):  # the second time, the archives of Serried are there
-        words = [*command, "--nodes", "1", "--", "python", "train.py"]
+        words = [*command, "--nodes", "1", "--ranks", "1", "--", "python", "train.py"]
         done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=True)
     _, loaded, counted = done.stdout.splitlines()
 

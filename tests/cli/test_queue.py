@@ -234,7 +234,7 @@ def test_a_cluster_elsewhere_cannot_be_queried(serried, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     done = serried("queue", "--cluster", "fir")
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("error: cluster `fir` cannot be queried here: the commands of Slurm are missing\n")
+    assert done.err.startswith("error: cluster `fir` cannot be queried here: this machine has neither PBS nor Slurm\n")
     assert serried("queue", "--cluster", "nowhere").err.startswith("error: unknown cluster `nowhere`\n")
 
 

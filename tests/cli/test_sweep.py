@@ -12,10 +12,11 @@ import pytest
 from building import a_failure
 from command_line import here
 from house import ROOT
-from serried.base.errors import install_hint
+from serried.base.errors import Risk, install_hint
 from serried.base.files import make_directory, write_json
 from serried.records.record import Record
 from serried.schema.plan import ReportedMetric, Sweep
+from serried.submission import prepare
 from serried.sweeps import wandb_service
 from serried.views import console
 
@@ -339,12 +340,14 @@ def test_a_sweep_at_wandb_is_created_after_confirmation_and_named_if_the_submit_
     monkeypatch.setattr(wandb_service, "create", lambda *words: created.append(words) or "ada/my digits/x1y2z3")
     monkeypatch.setattr(console, "can_ask", lambda: True)
     monkeypatch.setattr(console, "confirm", lambda question: asked.append(question) or len(asked) > 1)
+    monkeypatch.setattr(prepare, "command_warnings", lambda _: [Risk("shell-syntax", "an odd command")])
     staged = ("--set", f"data.root={tmp_path}", "--set", "data.stage=['made']", "--set", "data.prepare='false {data}'")
     words = ("sweep", "sweep.json", "--wandb", "--cluster", "local", *staged)
 
     declined = serried(*words)
     assert (declined.code, created) == (130, []), declined.err
-    assert f"warning: other users may read the key of wandb: `chmod 600 {project}/.env`" in declined.err
+    assert f"note: other users may read the key of wandb: `chmod 600 {project}/.env`" in declined.err
+    assert "warning: an odd command\n" in declined.err
 
     failed = serried(*words)
     assert (failed.code != 0, [folder for *_, folder in created]) == (True, [project])

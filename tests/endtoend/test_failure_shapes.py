@@ -48,7 +48,8 @@ SHAPES = [
     Shape("kill", python("import os; os.kill(os.getpid(), 9)"), "FAILED", 137, "signal"),
     Shape("term", python("import os; os.kill(os.getpid(), 15)"), "FAILED", 143, "signal"),
     Shape("import-error-on-one-rank", only_rank_1("import no_such_module"), "FAILED", 1, "import-error"),
-    Shape("command-not-found", ("no-such-program",), "FAILED", 127, "command-not-found"),
+    # A word with braces may be a placeholder, which only a node fills.
+    Shape("command-not-found", ("{no-such-program}",), "FAILED", 127, "command-not-found"),
     Shape(
         "silent-hang", RANK_0_LEAVES_RANK_1_HANGS, "FAILED", 1, "silence", ("--set", "limit.output_timeout=3s", *QUICK)
     ),

@@ -62,7 +62,7 @@ def test_a_run_goes_on_in_a_new_one_whatever_has_become_of_the_project(local):
 
     third, warned = rerun(local, second, "--new-code", "--name", "it's the third")
     assert said(local, third) == f"new second plain {local.directory(second)}/checkpoints/epoch-1.ckpt 1\n"
-    assert f"warning: run `{second}` has completed, so little may be left to train" in warned
+    assert f"note: run `{second}` has completed, so little may be left to train" in warned
     fresh, _ = rerun(local, second, "--fresh")
     assert said(local, fresh) == f"old second plain {saved} 1\n"
 

@@ -38,7 +38,7 @@ def test_a_smoke_test_completes_and_everybody_says_what_it_was(local, torch_pyth
 
     again = local.serried("run", "--resume", "last", *command)
     assert again.returncode == 0
-    assert f"warning: run `{first}` was a smoke test of 3 steps" in again.stderr
+    assert f"note: run `{first}` was a smoke test of 3 steps" in again.stderr
     assert "begins at 3" in again.stdout
     assert "a checkpoint of step 6 was saved and loaded" in again.stdout
 

@@ -32,6 +32,8 @@ EXCUSES = {
     "no-such-experiment": "an error, with a hint of its own",
     "nothing-to-run": "an error, with a hint of its own",
     "no-task-failed": "nothing is wrong",
+    "gpus-unknown shell-syntax unknown-placeholder script-as-command submits-jobs not-in-snapshot variable-not-set": ""
+    "a risk, whose text says what to do",
 }
 WITHOUT_ADVICE = {Reason(word) for words in EXCUSES for word in words.split()}
 

@@ -161,7 +161,7 @@ SITE = Cluster(
 CPUS = "for CPUs alone: --gpus 0 --ranks 4"
 HERE = (
     "here: --nodes 1, or `nodes = 1` in `[experiments.NAME.on.local.resources]`; "
-    "on a cluster: --cluster NAME, with `serried submit` in place of `serried run`"
+    "on a cluster: serried submit --cluster NAME"
 )
 NO_ACCOUNT = (
     "--account NAME, which looks like `def-*` or `rrg-*`; or `account` in `[clusters.fir.resources]`, "

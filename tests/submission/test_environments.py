@@ -153,26 +153,46 @@ def test_the_job_that_builds_has_a_gpu_where_the_profile_says_so_and_is_paid_for
     assert said == {(False, ("A", "b"), ("LOG", "/l"), "environment")}
 
 
-def test_a_program_that_is_not_here_is_warned_of_unless_something_may_bring_it(ask, project):
+def absent_on_a_cluster(prepared, command=None):
+    """Warnings about programs if the ranks start elsewhere."""
+    plan = prepared.plan._replace(site=prepared.plan.site._replace(is_this_machine=False))
+    plan = plan._replace(command=command) if command else plan
+    return [*environments.absences(plan, prepared.environment, None)]
+
+
+def test_a_program_that_is_not_here_is_a_risk_unless_something_may_bring_it(ask, project):
     (project / "train.sh").write_text("true\n")
     warning = "the command's program `{}` is not in {} here, or cannot be run; compute nodes may have it"
 
     def warned(command, **environment):
-        return [text for text in ask(command=command, **asked(**environment)).warnings if "program" in text]
+        return absent_on_a_cluster(ask(**asked(**environment)), command)
 
-    assert warned(("pythn", "train.py")) == [warning.format("pythn", "PATH")]
+    (risk,) = warned(("pythn", "train.py"))
+    assert (risk, risk.code) == (warning.format("pythn", "PATH"), "command-not-found")
     assert warned(("./train.sh",)) == [warning.format("./train.sh", f"`{project}`")]
     (project / "train.sh").chmod(0o755)
     assert warned(("./train.sh",)) == []
     assert warned(("pythn",), setup="PATH=/elsewhere:$PATH") == []
     assert warned(("python", "train.py")) == []
+    for command, hint in (
+        (("train.sh",), "`./train.sh` starts the file of this folder"),
+        (("train.py", "a"), "python train.py"),
+        (("python train.py",), "a program and its arguments are words of their own: leave the quotes out"),
+    ):
+        with pytest.raises(UsageError) as refused:
+            warned(command)
+        assert (refused.value.hint, refused.value.code) == (hint, "command-not-found")
 
 
-def test_an_interpreter_of_a_job_script_that_is_not_here_is_warned_of(ask, project):
-    absent = "`/no/such/bash`, the interpreter of `job.sh`, is not here, or cannot be run; compute nodes may have it"
-    for interpreter, warnings in (("/bin/bash", []), ("/no/such/bash", [absent])):
-        (project / "job.sh").write_text(f"#!{interpreter}\ntrue\n")
-        assert [text for text in ask(command=("job.sh",), is_script=True).warnings if "interpreter" in text] == warnings
+def test_an_interpreter_of_a_job_script_that_is_not_here_is_refused_where_it_starts_here(ask, project):
+    (project / "job.sh").write_text("#!/bin/bash\ntrue\n")
+    prepared = ask(command=("job.sh",), is_script=True)
+    script = prepared.plan.script._replace(interpreter=("/no/such/bash",))
+    prepared = prepared._replace(plan=prepared.plan._replace(script=script))
+    absent = "`/no/such/bash`, the interpreter of `job.sh`, is not here, or cannot be run"
+    assert absent_on_a_cluster(prepared) == [f"{absent}; compute nodes may have it"]
+    with pytest.raises(UsageError, match=absent):
+        [*environments.absences(prepared.plan, prepared.environment, None)]
 
 
 def test_mpi_that_is_not_here_is_warned_of_unless_something_may_bring_it(ask, monkeypatch, tmp_path):
@@ -181,10 +201,11 @@ def test_mpi_that_is_not_here_is_warned_of_unless_something_may_bring_it(ask, mo
     monkeypatch.setenv("PATH", str(tmp_path))
 
     def warned(kind, **environment):
-        overrides = {"launch.kind": kind, **asked(**environment)["overrides"]}
-        return [text for text in ask(overrides=overrides).warnings if "mpirun" in text]
+        prepared = ask(**asked(**environment))
+        launch = prepared.plan.launch._replace(kind=kind)
+        return absent_on_a_cluster(prepared._replace(plan=prepared.plan._replace(launch=launch)))
 
-    assert warned("mpirun") == ["neither `mpirun` nor `mpiexec` is in PATH here; compute nodes may have one"]
+    assert warned("mpirun") == ["neither `mpirun` nor `mpiexec` is in PATH here; compute nodes may have it"]
     assert warned("agent") == warned("mpirun", setup="PATH=/opt/mpi/bin:$PATH") == []
     (tmp_path / "mpiexec").symlink_to("/bin/true")
     assert warned("mpirun") == []

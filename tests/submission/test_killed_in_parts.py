@@ -52,7 +52,7 @@ def all_or_none(cluster) -> str:
 
 
 def test_an_array_above_the_limit_is_several_jobs_that_begin_together(cluster):
-    flags = ("submit", "--cluster", "slurm", "--set", 'resources.extra=["--begin=now+1hour"]', *TEN, "--", "true")
+    flags = ("submit", "-y", "--cluster", "slurm", "--set", 'resources.extra=["--begin=now+1hour"]', *TEN, "--", "true")
     done = command_line.serried(*flags, directory=cluster.project, environ=os.environ, timeout=900)
     (record,) = records()
     assert f"submitted {record.id} as jobs 1, 2, 3 of slurm" in done.stderr

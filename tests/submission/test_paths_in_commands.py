@@ -72,8 +72,11 @@ def test_a_workdir_may_be_a_symbolic_link_that_the_snapshot_has(ask, project):
     assert (prepared.plan.source.workdir, prepared.warnings) == ("digits", ())
 
 
-def test_in_place_nothing_is_refused(ask):
-    ask(command=["python", "later.py"], overrides={"project.snapshot": False})
+def test_in_place_a_script_may_come_later_from_setup_alone(ask):
+    in_place = {"project.snapshot": False}
+    ask(command=["python", "later.py"], overrides={**in_place, "environment.setup": "cp train.py later.py"})
+    with pytest.raises(UsageError, match=r"has no `later\.py`"):
+        ask(command=["python", "later.py"], overrides=in_place)
 
 
 def test_data_beside_the_project_is_warned_of(ask, project):

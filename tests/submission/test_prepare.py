@@ -233,6 +233,23 @@ def test_a_job_script_runs_in_place_unless_a_copy_is_requested(project):
     assert [is_copied(*flags, "train.sbatch") for flags in ([], ["--in-place"])] == [True, False]
 
 
+def test_a_risk_needs_consent_and_a_note_never_asks():
+    words = ("submit", "--cluster", "local", "--json", "--", "echo", "$HOME")
+    shown = json.loads(here("submit", "--dry-run", *words[1:]).stdout)
+    (risk,) = shown["risks"]
+    assert risk == {"code": "shell-syntax", "message": shown["warnings"][-1]}
+
+    refused = here(*words)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"warning: {risk['message']}\n" in refused.stderr
+    assert refused.stderr.endswith(
+        "error: refusing to submit after a warning without confirmation\n\n"
+        "hint: correct the command, or pass `-y` to submit it as it is\n"
+    )
+    unknown = here("submit", "--cluster", "cedar", "-A", "x", "--dry-run", "--json", "--", "sbatch", "job.sh")
+    assert [found["code"] for found in json.loads(unknown.stdout)["risks"]][:2] == ["gpus-unknown", "submits-jobs"]
+
+
 def test_a_dry_run_needs_no_scheduler_and_says_that_a_submit_would(monkeypatch):
     monkeypatch.setattr(shell, "which", lambda name: None)  # noqa: ARG005
     words = ["submit", "--cluster", "sockeye-pbs", "--account", "st-x", "--gpus", "2"]
@@ -240,7 +257,7 @@ def test_a_dry_run_needs_no_scheduler_and_says_that_a_submit_would(monkeypatch):
     shown = here(*words, "--dry-run", "--array", "0-3", "--", "true")
     assert shown.returncode == 0, shown.stderr
     assert "\nqsub -f -N true-" in shown.stdout
-    assert "warning: `qsub` is not installed here: submit on a login node of `sockeye-pbs`\n" in shown.stderr
+    assert "note: `qsub` is not installed here: submit on a login node of `sockeye-pbs`\n" in shown.stderr
 
     refused = here(*words, "--", "true")
     assert (refused.returncode, refused.stdout) == (2, "")

@@ -166,9 +166,30 @@ def test_submit_can_wait_and_exits_as_wait_does(project):
 
 
 def test_a_command_that_is_not_there_is_127_and_named():
-    done = here("run", "--", "nosuch")
+    done = here("run", "--", "{nosuch}")
     assert done.returncode == 127
-    assert "command not found: `nosuch`" in done.stderr
+    assert "command not found: `{nosuch}`" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["run", "submit"])
+@pytest.mark.parametrize(
+    ("words", "error", "hint"),
+    [
+        (
+            ("pyton", "x"),
+            "the command's program `pyton` is not in PATH here, or cannot be run",
+            "did you mean `python`?",
+        ),
+        (("argv.py", "a"), "the command's program `argv.py` is not in PATH here", "serried VERB -- python argv.py a"),
+        (("python argv.py",), "the command's program `python argv.py` is not in", "serried VERB -- python argv.py"),
+        (("python", "argvv.py"), "`PROJECT` has no `argvv.py`", "did you mean `argv.py`?"),
+    ],
+)
+def test_a_command_that_cannot_start_here_is_refused(verb, words, error, hint, project):
+    done = here(verb, "--", *words)
+    message, _, shown = done.stderr.partition("\n\nhint: ")
+    assert (done.returncode, shown) == (2, f"{hint.replace('VERB', verb)}\n")
+    assert message.startswith(f"error: {error.replace('PROJECT', str(project))}")
 
 
 def test_the_end_of_an_array_says_how_many_failed_and_where_a_log_is():

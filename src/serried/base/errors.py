@@ -81,6 +81,20 @@ class SerriedWarning(UserWarning):
     """A warning of the command line, for callers of the Python API."""
 
 
+class Risk(str):  # noqa: SLOT000 - a text like other warnings
+    """A warning about a run that will probably fail or waste its resources: submitting needs consent.
+
+    Any other warning is a note, which never asks. `code` is the reason.
+    """
+
+    code: str
+
+    def __new__(cls, code: str, text: str) -> Risk:  # noqa: PYI034 - `Self` is 3.11's
+        risk = super().__new__(cls, text)
+        risk.code = code
+        return risk
+
+
 class UsageError(SerriedError):
     exit_code = 2
 

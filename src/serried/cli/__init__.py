@@ -160,6 +160,16 @@ OPTIONS_MEANT = {
 """The same for options that are not keys of a file (`MEANT` has those), where the closest spelling would be another."""
 
 
+OPTIONS_NEEDLESS = {
+    "output error o e": "Serried keeps the output: serried logs RUN",
+    "requeue no-requeue": "`--restarts N` limits the further attempts",
+    "chdir D": "the command starts in this folder; `--set workdir=DIR` names another one below the project",
+    "parsable": "the id of the run is the only line on stdout",
+    "test-only": "`--dry-run` shows the plan and the command",
+}
+"""What to do in place of options that have no counterpart."""
+
+
 ARGUMENTS_HINT = "serried.arguments"
 """In `meta` of a context: how to pass an unknown option to the job script before it."""
 
@@ -464,14 +474,15 @@ def _print_click_error(error: click.ClickException) -> None:
         meant += [f"--{name}" for name in same]
         known = (*flags, "--", "SCRIPT") if context and context.info_name in ("submit", "run") else flags
         close = [flag for flag in meant if flag.partition(" ")[0] in known]
+        needless = next((text for words, text in OPTIONS_NEEDLESS.items() if word in words.split()), None)
         to_script = context.meta.get(ARGUMENTS_HINT) if context else None
-        if not close and not to_script:
+        if not (close or to_script or needless):
             # Short words are alike by chance, and confirmation is never what somebody meant.
             close = [f"--set {key}=VALUE" for key in _setting_named(word)] if "--set" in flags else []
             others = [flag[2:] for flag in flags if flag.startswith("--") and flag != "--yes"]
             close = close or [f"--{name}" for name in difflib.get_close_matches(word, others, n=1, cutoff=0.75)]
         message = f"unknown option: `{error.option_name}`"
-        elsewhere = f"a command does this: serried {word} --help" if word in VERBS else None
+        elsewhere = needless or (f"a command does this: serried {word} --help" if word in VERBS else None)
         if any(error.option_name in param.opts for param in serried.params):
             elsewhere = f"it stands before the command: serried {error.option_name} …"
         if context and context.info_name == "rerun":
@@ -485,6 +496,8 @@ def _print_click_error(error: click.ClickException) -> None:
         if isinstance(error, click.MissingParameter) and error.param and isinstance(error.param.type, click.Choice):
             *most, last = (f"`{choice}`" for choice in error.param.type.choices)  # click's own list has tabs
             message = f"one of {', '.join(most)} and {last} is missing"
+        if isinstance(error, click.BadParameter) and error.param and isinstance(error.param.type, click.IntRange):
+            message = f"`{error.param.opts[0]}` must be a whole number from {error.param.type.min or 0}"
         message = " ".join(message.rstrip(".").replace("'", "`").split())
         message, hint = message[:1].lower() + message[1:], f"{path} --help"
     console.print_error(UsageError(message, hint=hint))

@@ -364,8 +364,8 @@ def send(bench: Bench, *, dry_run: bool, as_json: bool, yes: bool, wait: bool, f
     options.say_about(prepared.notes, warnings)
     if dry_run:
         return
-    if warnings and not yes and console.can_ask() and not console.confirm("submit anyway?"):
-        raise click.Abort
+    if not yes:
+        options.agree(warnings)
     bench = _submit(bench, failed, len(left))
     for entry in bench.entries:
         if entry.refusal:

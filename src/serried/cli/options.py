@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 import click
 
-from serried import config
-from serried.base.errors import UsageError
+from serried import config, schedulers
+from serried.base.errors import Risk, UsageError
 from serried.cli import ARGUMENTS_HINT, run_view
 from serried.config import definitions
 from serried.config.definitions import Resources, keys
@@ -77,6 +77,7 @@ class TakesCommand(Sorted):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
+            error.ctx = error.ctx or ctx
             at = self._first_argument(ctx, given)
             if COMMAND in ctx.meta or at is None or at + 1 == len(given):
                 raise
@@ -165,8 +166,12 @@ def _meant_line(ctx: click.Context, words: Sequence[str], at: int) -> str:
     with contextlib.suppress(ValueError):
         first, *more = shlex.split(first) or [first]
         rest = [*more, *(word for word in rest if word != "--")]
+    before = [word for word in words[:at] if word != "--"]
+    starts_scripts = {"bash", "sh", *(its.command for _, its in schedulers.every())}
+    if first in starts_scripts and rest and _looks_like_job_script(rest[0]):
+        return _line(ctx, [*before, rest[0], *(["--", *rest[1:]] if rest[1:] else [])])
     program = ["python", first] if first.endswith(".py") else [first]
-    return _line(ctx, [*(word for word in words[:at] if word != "--"), "--", *program, *rest])
+    return _line(ctx, [*before, "--", *program, *rest])
 
 
 def _looks_like_job_script(word: str) -> bool:
@@ -249,7 +254,7 @@ common = together(
     any_setting("Any setting, as in `--set limit.grace=60s`."),
 )
 
-yes = click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after warnings.")
+yes = click.option("-y", "--yes", is_flag=True, help="Submit without confirmation, also after a warning.")
 
 
 def _show_script(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -464,7 +469,12 @@ def _of_flags(values: Mapping[str, Any]) -> dict[str, Any]:
         if not equals or not re.fullmatch(r"(?a)[A-Za-z_]\w*", name):
             is_known = name in os.environ
             hint = f"ranks inherit `{name}` from this shell" if is_known else "for example `--env OMP_NUM_THREADS=4`"
-            raise UsageError(f"`--env {name}` is not `NAME=VALUE`", hint=hint)
+            what = (
+                f"`{name}` in `--env` cannot be the name of a variable"
+                if equals
+                else f"`--env {name}` is not `NAME=VALUE`"
+            )
+            raise UsageError(what, hint=hint)
         if re.search(_PRIVATE, name):
             console.note(
                 f"`{name}` looks like a secret, and `--env` puts it into the plan, which is a file: "
@@ -531,7 +541,18 @@ def say_about(notes: Iterable[str], warnings: Iterable[str]) -> None:
     for text in notes:
         console.note(text)
     for text in warnings:
-        console.warning(text)
+        (console.warning if isinstance(text, Risk) else console.note)(text)
+
+
+def agree(warnings: Iterable[str], question: str = "submit anyway?") -> None:
+    """Ask about the risks among the warnings, which are printed. Raises UsageError if nobody can answer."""
+    if not any(isinstance(text, Risk) for text in warnings):
+        return
+    if not console.can_ask():
+        hint = "correct the command, or pass `-y` to submit it as it is"
+        raise UsageError("refusing to submit after a warning without confirmation", hint=hint)
+    if not console.confirm(question):
+        raise click.Abort
 
 
 def dry_run(*prepared: Prepared, as_json: bool) -> None:
@@ -561,6 +582,7 @@ def _document(prepared: Prepared) -> dict[str, Any]:
         "user_script": _user_script(prepared),
         "snapshot": list(prepared.survey.files) if prepared.survey else None,
         "warnings": list(prepared.warnings),
+        "risks": [{"code": text.code, "message": text} for text in prepared.warnings if isinstance(text, Risk)],
         "notes": list(prepared.notes),
     }
 

@@ -335,7 +335,7 @@ def _cluster(name: str | None) -> tuple[str, str]:
         raise UsageError(f"unknown cluster `{name}`", hint="`serried clusters` lists the clusters")
     traits = schedulers.traits(entry.scheduler)
     if not traits.is_this_machine and not traits.is_here(os.environ):
-        message = f"cluster `{name}` cannot be queried here: the commands of {traits.title} are missing"
+        message = f"cluster `{name}` cannot be queried here: {schedulers.absent(os.environ)}"
         raise UsageError(message, hint="run `serried queue` on its login node")
     if name not in (known.here, entry.scheduler, schedulers.LOCAL):
         console.warning(f"this machine does not look like `{name}`: the {traits.title} that answers may be another")

@@ -137,9 +137,8 @@ def send(*prepared: Prepared, dry_run: bool, as_json: bool, yes: bool, wait: boo
         return
     for one in prepared:
         options.show_plan(one, several=len(prepared) > 1)
-    has_warnings = any(one.warnings for one in prepared)
-    if has_warnings and not yes and console.can_ask() and not console.confirm("submit anyway?"):
-        raise click.Abort
+    if not yes:
+        options.agree(text for one in prepared for text in one.warnings)
     records: list[Record] = []
     try:
         for one in prepared:

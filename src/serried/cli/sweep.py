@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from serried import config
-from serried.base.errors import SerriedError, SubmissionUncertain, UsageError, did_you_mean
+from serried.base.errors import Risk, SerriedError, SubmissionUncertain, UsageError, did_you_mean
 from serried.base.text import duration
 from serried.cli import GroupWithHelp, options, run_view, submit
 from serried.cli import stop as stop_view
@@ -199,10 +199,9 @@ def _create(request: Request, file: Path, *, yes: bool) -> tuple[str, bool]:
     A request that cannot be submitted is refused first: nothing deletes a sweep at W&B again.
     """
     plan = _prepare(request, dry_run=True)
-    if plan.warnings and not yes and console.can_ask():
+    if any(isinstance(text, Risk) for text in plan.warnings) and not yes:
         options.say_about((), plan.warnings)
-        if not console.confirm("create the sweep at W&B anyway?"):
-            raise click.Abort
+        options.agree(plan.warnings, "create the sweep at W&B anyway?")
         yes = True
     decided = decide(request, Path.cwd(), os.environ).plan
     environ = {**os.environ, **decided.environment.env}

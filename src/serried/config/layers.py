@@ -11,14 +11,13 @@ import os
 import posixpath
 import re
 import shlex
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from serried import schedulers
 from serried.base import NamedTuple
-from serried.base.errors import ConfigError, UsageError, did_you_mean
+from serried.base.errors import ConfigError, Risk, UsageError, did_you_mean
 from serried.config import definitions, shell_words, toml
 from serried.config.definitions import (
     Cluster,
@@ -281,13 +280,8 @@ def recognise(layers: list[Layer], environ: Mapping[str, str]) -> tuple[str, tup
     if scheduler:
         inside = environ.get(schedulers.traits(scheduler).cluster_variable, "")
         return clusters.recognise(signs(layers), os.uname().nodename, environ, scheduler, inside), ()
-    path = environ.get("PATH", os.defpath)
-    notes = (
-        f"{its.title}'s commands are here but no cluster is configured: this machine runs it itself"
-        for _, its in schedulers.every()
-        if its.command and shutil.which(its.command, path=path)
-    )
-    return clusters.LOCAL, tuple(notes)
+    unused = schedulers.unused(environ)
+    return clusters.LOCAL, (f"{unused}: this machine runs it itself",) if unused else ()
 
 
 def signs(layers: list[Layer]) -> list[Sign]:
@@ -1062,7 +1056,7 @@ def _for_a_shell(experiment: Experiment) -> tuple[str, ...]:
         f"no shell reads `{word}` in the command: the program gets `{word}` as an argument, unless `shell = true`"
         for word in shell_words.operators(experiment.command, shell_words.CERTAIN)
     )
-    return (*unfilled, *unread)
+    return tuple(Risk(Reason.SHELL_SYNTAX, text) for text in (*unfilled, *unread))
 
 
 def _script_as_command(experiment: Experiment, here: Path) -> tuple[str, ...]:
@@ -1075,7 +1069,8 @@ def _script_as_command(experiment: Experiment, here: Path) -> tuple[str, ...]:
     if job_script.scheduler_of(here / program) is None:
         return ()
     instead = f"`serried submit {shlex.quote(program)}` submits the script"
-    return (f"`{program}` is a job script, but after `--` each rank runs it, without its directives: {instead}",)
+    text = f"`{program}` is a job script, but after `--` each rank runs it, without its directives: {instead}"
+    return (Risk(Reason.SCRIPT_AS_COMMAND, text),)
 
 
 def _unknown_gpus(experiment: Experiment, cluster: Cluster) -> tuple[str, ...]:
@@ -1085,7 +1080,7 @@ def _unknown_gpus(experiment: Experiment, cluster: Cluster) -> tuple[str, ...]:
     if any(amount is not None for amount in known) or not experiment.command:
         return ()
     what = f"the GPUs of `{cluster.name}` are not known, so the job requests none"
-    return (f"{what}: pass --gpus N, or --ranks N for CPUs",)
+    return (Risk(Reason.GPUS_UNKNOWN, f"{what}: pass --gpus N, or --ranks N for CPUs"),)
 
 
 def _misspelt_clusters(layers: list[Layer], experiment: str | None) -> Iterable[str]:

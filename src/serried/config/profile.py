@@ -80,10 +80,7 @@ def here(environ: Mapping[str, str]) -> str:
     """The scheduler whose commands this machine has. Raises UsageError if there is none."""
     scheduler = schedulers.here(environ)
     if scheduler is None:
-        titles = [its.title for _, its in schedulers.every() if not its.is_this_machine]
-        raise UsageError(
-            f"this machine has neither {' nor '.join(titles)}", hint="run the command on a login node of the cluster"
-        )
+        raise UsageError(schedulers.absent(environ), hint="run the command on a login node of the cluster")
     return scheduler
 
 

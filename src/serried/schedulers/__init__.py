@@ -8,6 +8,8 @@ scripts). The modules are imported by name, when a plan needs them; no scheduler
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -85,6 +87,19 @@ def here(environ: Mapping[str, str]) -> str | None:
     """The scheduler to which jobs can be submitted from this machine: wrappers of its commands are no reason."""
     own = sorted(every(), key=lambda entry: entry[1].has_wrappers)
     return next((name for name, its in own if its.is_here(environ)), None)
+
+
+def unused(environ: Mapping[str, str]) -> str:
+    """The schedulers whose commands are here without a cluster, as a clause; empty if there are none."""
+    path = environ.get("PATH", os.defpath)
+    present = [its.title for _, its in every() if its.command and shutil.which(its.command, path=path)]
+    return f"{' and '.join(present)}'s commands are here, but no cluster is configured" if present else ""
+
+
+def absent(environ: Mapping[str, str]) -> str:
+    """Why no job can be submitted from this machine, as a clause."""
+    titles = [its.title for _, its in every() if not its.is_this_machine]
+    return unused(environ) or f"this machine has neither {' nor '.join(titles)}"
 
 
 def job_around(environ: Mapping[str, str]) -> Inside | None:

@@ -133,6 +133,15 @@ class Reason(str, enum.Enum):
     # An error of a command.
     NO_SUCH_EXPERIMENT = "no-such-experiment"
     NOTHING_TO_RUN = "nothing-to-run"
+
+    # A risk of a request: `submit` asks first.
+    GPUS_UNKNOWN = "gpus-unknown"
+    SHELL_SYNTAX = "shell-syntax"
+    UNKNOWN_PLACEHOLDER = "unknown-placeholder"
+    SCRIPT_AS_COMMAND = "script-as-command"
+    SUBMITS_JOBS = "submits-jobs"
+    NOT_IN_SNAPSHOT = "not-in-snapshot"
+    VARIABLE_NOT_SET = "variable-not-set"
     NO_TASK_FAILED = "no-task-failed"
 
     # The plain string on every version of Python.

@@ -27,10 +27,11 @@ from pathlib import Path, PurePath
 
 from serried import schedulers
 from serried.base import shell
-from serried.base.errors import EnvironmentFailed, UsageError, did_you_mean
+from serried.base.errors import EnvironmentFailed, Risk, UsageError, did_you_mean
 from serried.config.shell_words import read_env_file
 from serried.schema import names
 from serried.schema.plan import Environment, Plan
+from serried.schema.reasons import Reason
 
 ACCOUNT = ("HOME", "USER", "LOGNAME", "SHELL")
 """Variables of a login that no shell sets: inherited in any case."""
@@ -349,12 +350,14 @@ def absences(plan: Plan, variables: Mapping[str, str], active: Path | None) -> I
 
     Compute nodes may have a program all the same. Nothing can be known if modules or `setup` may bring it, or a
     container, or bash looks for it.
+
+    Raises UsageError for a program that cannot be there: ranks start here, or the word is a script or a whole command.
     """
     if plan.script is not None:
         interpreter = plan.script.interpreter[0]
         if interpreter.startswith("/") and not shutil.which(interpreter):
             file = f"the interpreter of `{PurePath(plan.script.path).name}`"
-            yield f"`{interpreter}`, {file}, is not here, or cannot be run; compute nodes may have it"
+            yield _absent(plan, f"`{interpreter}`, {file}, is not here, or cannot be run")
         return
     environment, program, path = plan.environment, plan.command[0], variables.get("PATH")
     workdir = Path(plan.source.directory, plan.source.workdir)
@@ -364,14 +367,34 @@ def absences(plan: Plan, variables: Mapping[str, str], active: Path | None) -> I
         str(workdir / program) if "/" in program else program, path=path
     ):
         where = f"`{workdir}`" if "/" in program else "PATH"
-        yield f"the command's program `{program}` is not in {where} here, or cannot be run; compute nodes may have it"
+        text = f"the command's program `{program}` is not in {where} here, or cannot be run"
+        yield _absent(plan, text, program, workdir)
     if plan.launch.kind == "mpirun" and not is_brought and not any(shutil.which(name, path=path) for name in MPI):
-        yield f"neither {' nor '.join(f'`{name}`' for name in MPI)} is in PATH here; compute nodes may have one"
+        yield _absent(plan, f"neither {' nor '.join(f'`{name}`' for name in MPI)} is in PATH here")
     is_chosen = active or environment.venv or environment.conda or is_brought
     if not (is_chosen or plan.container or "/" in program):
         unused = [name for name in USUAL if Path(plan.source.directory, name, "pyvenv.cfg").exists()]
         for name in unused[:1]:
             yield f'`{name}` is not active, so ranks use the Python on PATH: `environment.venv = "{name}"` selects it'
+
+
+USUAL_PROGRAMS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "bash", "mpirun", "srun")
+
+
+def _absent(plan: Plan, text: str, program: str = "", workdir: Path | None = None) -> Risk:
+    """The risk that compute nodes lack a program, too. Raises UsageError if they must."""
+    file = workdir / program if workdir and program else None
+    hint = did_you_mean(program, USUAL_PROGRAMS)
+    is_certain = plan.site.is_this_machine
+    if " " in program:
+        is_certain, hint = True, "a program and its arguments are words of their own: leave the quotes out"
+    elif file and file.is_file():
+        is_certain = is_certain or "/" not in program
+        in_folder = f"chmod +x {program}" if "/" in program else f"`./{program}` starts the file of this folder"
+        hint = f"python {program}" if file.suffix == ".py" else in_folder
+    if is_certain:
+        raise UsageError(text, hint=hint, code=Reason.COMMAND_NOT_FOUND, about=program)
+    return Risk(Reason.COMMAND_NOT_FOUND, f"{text}; compute nodes may have it")
 
 
 def lines(environment: Environment) -> str:

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 from serried import schedulers
 from serried.base import NamedTuple
-from serried.base.errors import UsageError, did_you_mean
+from serried.base.errors import Risk, UsageError, did_you_mean
 from serried.base.text import show_duration, show_walltime
 from serried.config import shell_words
 from serried.config.values import show_memory
 from serried.schema.names import PLACEHOLDERS
 from serried.schema.plan import ALL, Allocation, Array, Launch, Plan, Source, UserScript
+from serried.schema.reasons import Reason
 
 if TYPE_CHECKING:
     from serried import config
@@ -317,7 +318,7 @@ def _check(allocation: Allocation, request: Resources, cluster: Cluster, partiti
     if is_local and allocation.nodes > 1:
         hint = (
             "here: --nodes 1, or `nodes = 1` in `[experiments.NAME.on.local.resources]`; "
-            "on a cluster: --cluster NAME, with `serried submit` in place of `serried run`"
+            "on a cluster: serried submit --cluster NAME"
         )
         raise UsageError(f"this machine is one node, and {allocation.nodes} were requested", hint=hint)
     if partition and partition.nodes is not None and allocation.nodes > partition.nodes:
@@ -456,6 +457,7 @@ def _listed(names: Collection[str], word: str = "") -> str:
 
 OF_A_CLUSTER = ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "aprun", "jsrun", "pbsdsh")
 """Programs that start others on all nodes of a job."""
+SUBMITTERS = ("sbatch", "qsub")
 DOUBLES = ("torchrun", "accelerate", "deepspeed", "horovodrun")
 """Programs that start ranks of their own."""
 SPANNING = frozenset(("--nnodes", "--num-machines", "--hostfile"))
@@ -676,7 +678,13 @@ def command_warnings(command: Sequence[str]) -> Iterator[str]:
 
         near = difflib.get_close_matches(name, PLACEHOLDERS, n=1, cutoff=0.75)
         if near and name not in PLACEHOLDERS:
-            yield f"`{{{name}}}` in the command is not a placeholder: did you mean `{{{near[0]}}}`?"
+            text = f"`{{{name}}}` in the command is not a placeholder: did you mean `{{{near[0]}}}`?"
+            yield Risk(Reason.UNKNOWN_PLACEHOLDER, text)
+    program = PurePosixPath(command[0]).name if command else ""
+    if program in SUBMITTERS:
+        script = next((f" {shlex.quote(word)}" for word in command[1:] if not word.startswith("-")), "")
+        text = f"`{program}` in the command submits another job from each rank: `serried submit{script}` submits one"
+        yield Risk(Reason.SUBMITS_JOBS, text)
 
 
 def _refusal(word: str, option: str) -> UsageError:

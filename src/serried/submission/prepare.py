@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from serried import config, schedulers
 from serried.base import NamedTuple, shell
-from serried.base.errors import UsageError, did_you_mean, install_hint
+from serried.base.errors import Risk, UsageError, did_you_mean, install_hint
 from serried.base.text import iso
 from serried.config import shell_words
 from serried.records.record import Record, RecordUnreadable, new_id
@@ -24,6 +24,7 @@ from serried.schema import checkpoints, command_lines, names, tracking
 from serried.schema.layout import RunDirectory
 from serried.schema.names import COMPLETED
 from serried.schema.plan import Environment, Plan
+from serried.schema.reasons import Reason
 from serried.schema.tracking import KEY, MLFLOW, OFF, OFFLINE, ONLINE, SERVER, TENSORBOARD, WANDB
 from serried.submission import environments, snapshot
 from serried.submission.deliver import Observe, Prepared, assemble, see_through, silent, sources_directory
@@ -88,6 +89,8 @@ def prepare(
     warnings += [] if is_script else command_warnings(resolved.experiment.command)
     warnings += [*reports, *survey_warnings]
     script = resolved.script.text.decode(errors="replace") if resolved.script else ""
+    if surveyed is None and plan.site.is_this_machine and not is_script:
+        _check_scripts(plan, each)
     if surveyed is not None:
         if not is_script:
             _check_paths(plan, each, surveyed)
@@ -502,7 +505,10 @@ def _unset_variables(plan: Plan, each: Sequence[Sequence[str]], environment: Map
         return
     for name in command_lines.used_variables(_words(plan, each)):
         if name not in environment and not name.startswith((*schedulers.prefixes(), *_SET_ON_NODES)):
-            yield f"the command uses `{{env.{name}}}`, and `{name}` is not set here: ranks fail unless the node sets it"
+            text = (
+                f"the command uses `{{env.{name}}}`, and `{name}` is not set here: ranks fail unless the node sets it"
+            )
+            yield Risk(Reason.VARIABLE_NOT_SET, text)
 
 
 def divide(plan: Plan) -> Plan:
@@ -667,10 +673,29 @@ def _check_paths(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) -> N
             )
         folder = Path(path).parent
         there = [Path(file).name for file in survey.files if Path(file).parent == folder]
-        raise UsageError(
-            f"`{survey.project / folder}` has no `{script}`",
-            hint=did_you_mean(Path(path).name, there) or "paths in a command are relative to `workdir`",
-        )
+        raise _no_script(survey.project / path, script, there)
+
+
+def _check_scripts(plan: Plan, each: Sequence[Sequence[str]]) -> None:
+    """Raises UsageError for a script that is not there, if it starts here, and nothing can bring it before."""
+    if plan.container or plan.environment.setup or plan.data or plan.source.archive:
+        return
+    for command in _commands(plan, each):
+        script = shell_words.script_of(command)
+        if script is None or re.search(_UNKNOWN, script):
+            continue
+        path = Path(plan.source.directory, plan.source.workdir, script)
+        if not os.path.lexists(path):
+            raise _no_script(
+                path, script, [entry.name for entry in itertools.islice(path.parent.glob("*"), _MOST_CODE)]
+            )
+
+
+def _no_script(path: Path, script: str, there: Sequence[str]) -> UsageError:
+    return UsageError(
+        f"`{os.path.normpath(path.parent)}` has no `{script}`",
+        hint=did_you_mean(path.name, there) or "paths in a command are relative to `workdir`",
+    )
 
 
 def _path_warnings(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) -> Iterator[str]:
@@ -685,15 +710,19 @@ def _path_warnings(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) ->
         if not name or name.startswith(("/", "-")) or re.search(_UNKNOWN, name):
             continue
         if _leads_out(path):
-            yield (
+            yield Risk(
+                Reason.NOT_IN_SNAPSHOT,
                 f"`{name}` in the command is outside of the snapshot, and the job has only the snapshot: "
-                "use its absolute path, or `--stage` it"
+                "use its absolute path, or `--stage` it",
             )
         elif os.path.lexists(survey.project / path) and not _is_held(survey, path):
-            yield (
+            text = (
                 f"`{name}` in the command is not in the snapshot: git ignores it, or it is an empty folder. "
                 f'`project.link = ["{path}"]` links to it'
             )
+            # A folder without files is for output.
+            is_empty = (survey.project / path).is_dir() and not any((survey.project / path).iterdir())
+            yield text if is_empty else Risk(Reason.NOT_IN_SNAPSHOT, text)
 
 
 _ABSOLUTE = r"(?:^|(?<=[\s=:,;@'\"\[({<>|&])|(?<=^-[A-Za-z]))(/[^\s:,;'\"\])}<>|&{$~*?]*)([{$~*?]?)"
