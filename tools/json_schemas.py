@@ -86,6 +86,7 @@ _SHOW: Shape = {"plan": "o?", "source": "o?", "submissions": ["o"], "config": "o
 _SHOW |= {"attempts": ["o"], "missing": ["o"], "timeline": ["o"], "files": {"*": "s"}, "outputs": "o?"}
 _PLAN: Shape = {"schema": "i", "plan": "o", "commands": "a?", "argv": ["s"], "jobs?": "a", "environment": ["s"]}
 _PLAN |= {"script": "s", "setup": "s?", "user_script": "s?", "snapshot": "a?", "warnings": ["s"], "notes": ["s"]}
+_PLAN["risks"] = [{"code": "s", "message": "s"}]
 _GPUS = [{"type": "s?", **dict.fromkeys(("total", "free", "out", "planned", "most_on_one_node", "in_use"), "i")}]
 _SOONER: Shape = {
     "kind": "s",

@@ -17,6 +17,7 @@ from serried import __version__, cli
 from serried.base import errors
 from serried.cli import MEANT, VERBS
 
+NO_PROGRAM = "the command's program `{}` is not in PATH here, or cannot be run"
 OF_RERUN = "a rerun keeps the settings of its run; for others: serried submit â€¦ --resume RUN"
 
 
@@ -53,6 +54,14 @@ OF_RERUN = "a rerun keeps the settings of its run; for others: serried submit â€
         (["submit", "--modules", "x"], "unknown option: `--modules`|did you mean `--module`?"),
         (["submit", "--conda", "x"], "unknown option: `--conda`|did you mean `--set environment.conda=VALUE`?"),
         (["submit", "--max-restarts=2"], "unknown option: `--max-restarts`|did you mean `--restarts`?"),
+        (["submit", "-n", "0"], "`-n` must be a whole number from 1|serried submit --help"),
+        (["submit", "-o", "x.log"], "unknown option: `-o`|Serried keeps the output: serried logs RUN"),
+        (["submit", "a && b"], "unknown experiment `a && b`|serried submit -- bash -c 'a && b'"),
+        (["submit", "--", "a b && c"], NO_PROGRAM.format("a b && c") + "|serried submit -- bash -c 'a b && c'"),
+        (
+            ["run", "--wait"],
+            "unknown option: `--wait`|an option of `serried submit`; `serried run` runs here and now, to the end",
+        ),
         (["submit", "--yse"], "unknown option: `--yse`|serried submit --help lists them"),
         (["rerun", "x", "--time", "2h"], f"unknown option: `--time`|{OF_RERUN}"),
         (["rerun", "x", "--set", "a=1"], f"unknown option: `--set`|{OF_RERUN}"),

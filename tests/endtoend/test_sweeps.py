@@ -160,7 +160,9 @@ def test_variables_in_the_command_of_a_wandb_file_are_filled_by_the_rank(local):
         "parameters: {lr: {value: 1}}\n"
     )
     words = ("sweep", "sweep.yaml", "--cluster", "local")
-    unset = local.serried(*words)
+    refused = local.serried(*words)
+    assert (refused.returncode, "refusing to submit" in refused.stderr) == (2, True)
+    unset = local.serried(*words, "-y")
     assert "warning: the command uses `{env.TOKEN}`, and `TOKEN` is not set here" in unset.stderr
     assert local.wait(unset.stdout.strip())[1]["exit_code"] == 78
     log = local.serried("logs", f"{unset.stdout.strip()}/0").stdout

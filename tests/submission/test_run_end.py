@@ -93,4 +93,5 @@ def test_what_went_well_here_is_submitted_by_the_same_words(project):
         ["", "serried submit --ranks 1 -- python3 'a b.py'", "the same in the background"],
     ]
     done = command_line.here("run", "--cluster", "local", "--", "python3", "a b.py")
-    assert re.split(r" {2,}", done.stderr.splitlines()[-1]) == ["", "serried submit …", "the same in the background"]
+    again = "serried submit --cluster local -- python3 'a b.py'"
+    assert re.split(r" {2,}", done.stderr.splitlines()[-1]) == ["", again, "the same in the background"]

@@ -485,10 +485,13 @@ def _print_click_error(error: click.ClickException) -> None:
         elsewhere = needless or (f"a command does this: serried {word} --help" if word in VERBS else None)
         if any(error.option_name in param.opts for param in serried.params):
             elsewhere = f"it stands before the command: serried {error.option_name} …"
-        if context and context.info_name == "rerun":
-            submit = serried.get_command(context, "submit")
-            if meant or (submit and any(f"--{word}" in param.opts for param in submit.params)):
-                elsewhere = "a rerun keeps the settings of its run; for others: serried submit … --resume RUN"
+        verb = context.info_name if context else ""
+        submit = serried.get_command(context, "submit") if context and verb in ("run", "rerun") else None
+        is_of_submit = any(error.option_name in param.opts for param in (submit.params if submit else ()))
+        if verb == "run" and is_of_submit:
+            elsewhere = "an option of `serried submit`; `serried run` runs here and now, to the end"
+        elif verb == "rerun" and (meant or is_of_submit):
+            elsewhere = "a rerun keeps the settings of its run; for others: serried submit … --resume RUN"
         hint = f"did you mean `{close[0]}`?" if close else to_script or elsewhere or f"{path} --help lists them"
         hint = f"{hint}\n{to_script}" if close and to_script else hint
     else:

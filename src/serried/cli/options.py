@@ -19,7 +19,7 @@ import click
 from serried import config, schedulers
 from serried.base.errors import Risk, UsageError
 from serried.cli import ARGUMENTS_HINT, run_view
-from serried.config import definitions
+from serried.config import definitions, shell_words
 from serried.config.definitions import Resources, keys
 from serried.config.values import BOOLEAN, BadValue, Typed, choice
 from serried.schema.plan import Key, Launch, Track
@@ -163,10 +163,12 @@ def script_is_followed(ctx: click.Context, words: Sequence[str], at: int) -> Usa
 def _meant_line(ctx: click.Context, words: Sequence[str], at: int) -> str:
     """The line that the user meant: `--` before the command that begins at `at`, and `python` before its script."""
     first, *rest = words[at:]
+    before = [word for word in words[:at] if word != "--"]
+    if not rest and not shell_words.OPERATORS.isdisjoint(first.split()):
+        return _line(ctx, [*before, "--", "bash", "-c", first])
     with contextlib.suppress(ValueError):
         first, *more = shlex.split(first) or [first]
         rest = [*more, *(word for word in rest if word != "--")]
-    before = [word for word in words[:at] if word != "--"]
     starts_scripts = {"bash", "sh", *(its.command for _, its in schedulers.every())}
     if first in starts_scripts and rest and _looks_like_job_script(rest[0]):
         return _line(ctx, [*before, rest[0], *(["--", *rest[1:]] if rest[1:] else [])])

@@ -30,10 +30,8 @@ from serried.views import console
 from serried.views.plan_lines import smoke_text
 from serried.views.text import harmless, printable, unfinished_lines
 
-_OF_HERE = ("--gpu-ids", "--cluster", "--json")
-"""Options that `serried submit` lacks, or that name this machine."""
-_LONGEST = 36
-"""Columns for the typed command, which leave room for its purpose on a line of 80."""
+_LONGEST = 51
+"""Columns for a next step, which leave room for its purpose on a line of 80."""
 
 
 @click.command(cls=options.TakesCommand)
@@ -100,6 +98,7 @@ def _print_end(outcome: Outcome, task: int | None, began: float) -> None:
     record, run, end = outcome.record, outcome.record.id, outcome.end or End.of({})
     logs = (f"serried logs {run}" if task is None else f"serried logs {run}/{task}", "its output")
     steps: list[tuple[str, str]] = []
+    again: list[tuple[str, str]] = []
     console.say()
     took = "" if end.seconds is None else f" after {duration(end.seconds)}"
     if outcome.status == 0:
@@ -107,7 +106,8 @@ def _print_end(outcome: Outcome, task: int | None, began: float) -> None:
             console.say(f"smoke test: {smoke_result(record, None)}")
         console.say(f"{console.style('completed', 'good', sys.stderr)}{took}")
         again = _submit_step(click.get_current_context().meta[options.WORDS])
-        steps = [logs, (f"serried show {run}", "plan, timeline and files"), again]
+        steps = [logs, (f"serried show {run}", "plan, timeline and files")]
+        steps += again if all(len(line) <= _LONGEST for line, _ in again) else []
     elif outcome.status == INTERRUPTED:
         console.say(f"interrupted{took}")
     else:
@@ -126,15 +126,17 @@ def _print_end(outcome: Outcome, task: int | None, began: float) -> None:
     for warning in end.warnings if outcome.status == 0 else ():
         console.warning(printable(warning.message))
     console.next_steps(steps)
+    if again and again[0] not in steps:
+        console.next_steps(again)
 
 
-def _submit_step(words: Sequence[str]) -> tuple[str, str]:
-    """The same command for `serried submit`, if it means the same there and fits into the line, and its purpose."""
-    cluster = catalogue(Path.cwd(), os.environ).here
-    purpose = "the same in the background" if cluster == LOCAL else f"the same on `{cluster}`"
+def _submit_step(words: Sequence[str]) -> list[tuple[str, str]]:
+    """The same command for `serried submit`, and its purpose; nothing if it would mean something else there."""
     typed = shlex.join(words)
-    options = words[: words.index("--")] if "--" in words else words
-    is_same = not any(word.startswith(_OF_HERE) for word in options)
-    if not is_same or len(typed) > _LONGEST or not typed.isprintable():
-        typed = "…"
-    return f"serried submit {typed}".rstrip(), purpose
+    given = words[: words.index("--")] if "--" in words else words
+    if any(word.startswith("--gpu-ids") for word in given) or not typed.isprintable():
+        return []
+    is_local = any(word.startswith("--cluster") for word in given)
+    cluster = LOCAL if is_local else catalogue(Path.cwd(), os.environ).here
+    purpose = "the same in the background" if cluster == LOCAL else f"the same on `{cluster}`"
+    return [(f"serried submit {typed}".rstrip(), purpose)]
