@@ -56,7 +56,10 @@ OF_RERUN = "a rerun keeps the settings of its run; for others: serried submit â€
         (["submit", "--max-restarts=2"], "unknown option: `--max-restarts`|did you mean `--restarts`?"),
         (["submit", "-n", "0"], "`-n` must be a whole number from 1|serried submit --help"),
         (["submit", "-o", "x.log"], "unknown option: `-o`|Serried keeps the output: serried logs RUN"),
-        (["submit", "a && b"], "unknown experiment `a && b`|serried submit -- bash -c 'a && b'"),
+        (
+            ["submit", "a && b"],
+            "unknown experiment `a && b`: no `serried.toml` here or above|serried submit -- bash -c 'a && b'",
+        ),
         (["submit", "--", "a b && c"], NO_PROGRAM.format("a b && c") + "|serried submit -- bash -c 'a b && c'"),
         (
             ["run", "--wait"],
