@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import serried
+from serried.cli import VERBS
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -20,8 +21,9 @@ RELATIVE = re.compile(r"\]\((?!https://)")
 @pytest.fixture
 def hook(monkeypatch):
     """hatch_build.py, without the hatchling that builds with it."""
-    plugin = SimpleNamespace(MetadataHookInterface=object)
-    monkeypatch.setitem(sys.modules, "hatchling.metadata.plugin.interface", plugin)
+    plugins = SimpleNamespace(MetadataHookInterface=object, BuildHookInterface=list)
+    for part in ("metadata.plugin", "builders.hooks.plugin"):
+        monkeypatch.setitem(sys.modules, f"hatchling.{part}.interface", plugins)
     return SimpleNamespace(**runpy.run_path(str(ROOT / "hatch_build.py")))
 
 
@@ -50,3 +52,9 @@ def test_an_address_gives_the_urls_and_none_gives_none(hook):
         hook.PackageMetadata.update(SimpleNamespace(root=ROOT, config={"repository": repository}), metadata)
         assert list(metadata.get("urls", {})) == names
         assert all(re.match(rf"{address}(/\w|$)", url) for url in metadata.get("urls", {}).values())
+
+
+def test_the_manual_page_has_the_help_of_each_command_in_plain_characters(hook):
+    page = hook.man_page(ROOT / "src")
+    assert {f'.SH "SERRIED {name.upper()}"' for name in VERBS} <= set(page.splitlines())
+    assert page.isascii()

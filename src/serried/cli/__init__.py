@@ -157,7 +157,7 @@ OPTIONS_MEANT = {
     "-- COMMAND": "wrap",
     "SCRIPT": "script file",
 }
-"""The same for options that are not keys of a file (`MEANT` has those), where the closest spelling would be another."""
+"""The same for options, where the closest spelling would be another. `KEYS_MEANT` has the words for keys of a file."""
 
 
 OPTIONS_NEEDLESS = {
@@ -467,11 +467,11 @@ def _print_click_error(error: click.ClickException) -> None:
     if isinstance(error, click.NoSuchOption):
         flags = [flag for param in (context.command.params if context else ()) for flag in param.opts]
         word = error.option_name.lstrip("-")
-        from serried.config.definitions import MEANT  # only for mistakes
+        from serried.config.definitions import KEYS_MEANT  # only for mistakes
 
         meant = [flag for flag, others in OPTIONS_MEANT.items() if word in others.split()]
-        same = [key.rpartition(".")[2] for key, others in MEANT.items() if word.replace("_", "-") in others.split()]
-        meant += [f"--{name}" for name in same]
+        dashed = word.replace("_", "-")
+        meant += [f"--{key.rpartition('.')[2]}" for key, others in KEYS_MEANT.items() if dashed in others.split()]
         known = (*flags, "--", "SCRIPT") if context and context.info_name in ("submit", "run") else flags
         close = [flag for flag in meant if flag.partition(" ")[0] in known]
         needless = next((text for words, text in OPTIONS_NEEDLESS.items() if word in words.split()), None)

@@ -591,7 +591,7 @@ def _parse(key: Key, value: Any, place: Keys) -> Any:
         raise WrongKey(place, f"`{dotted(place)}` {error}", error.hint) from None
 
 
-MEANT = {
+KEYS_MEANT = {
     "resources.ranks": "ntasks ntasks-per-node tasks-per-node nproc-per-node nproc np processes world-size",
     "resources.gpus": "gpus-per-node gpus-per-task gres num-gpus ngpus",
     "resources.cpus": "cpus-per-task cpus-per-gpu cpus-per-rank ncpus num-cpus",
@@ -615,7 +615,7 @@ MEANT = {
 
 def _unknown_hint(name: str, schema: Table, where: Keys) -> str:
     words = name.lower().replace("_", "-")
-    meant = next((tuple(key.split(".")) for key, others in MEANT.items() if words in others.split()), None)
+    meant = next((tuple(key.split(".")) for key, others in KEYS_MEANT.items() if words in others.split()), None)
     outer = where[:-1] if where[-1:] and where[-1] in _PARTS else where
     if meant and (len(meant) > 1 or meant[0] in schema.keys):
         is_here = meant[:-1] == where[len(outer) :]
