@@ -154,6 +154,7 @@ def _python() -> Iterator[str]:
     yield "# Names in Python"
     for module in (serried, serried.train):
         names = [name for name in module.__all__ if not _is_plain_error(getattr(module, name))]
+        names.sort(key=lambda name: isinstance(getattr(module, name), type))
         yield from ("", f"## {module.__name__}", "", inspect.getdoc(module) or "", "", "```{eval-rst}")
         yield from (line for name in names for line in _autodoc(module, name))
         yield "```"
@@ -194,6 +195,13 @@ def _section(section: nodes.section) -> dict[str, str]:
     return {"id": id_, "title": title.astext(), "text": " ".join(" ".join(texts).split())}
 
 
+def _without_constructor(
+    _app: Sphinx, what: str, _name: str, _value: object, _options: object, signature: str | None, _returned: object
+) -> tuple[str, None] | None:
+    """Users create none of the classes themselves."""
+    return ("", None) if signature and what in ("class", "exception") else None
+
+
 def build(target: Path) -> int:
     """Build the site. The status is 1 after a warning."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -207,6 +215,7 @@ def build(target: Path) -> int:
         site = Sphinx(pages, None, target, trees, "html", confoverrides=CONFIGURATION, status=None, warningiserror=True)
         vars(site.builder)["search"] = False  # search.html has its own, which also works from files and finds sections
         found: dict[str, nodes.document] = {}
+        site.connect("autodoc-process-signature", _without_constructor)
         site.connect("doctree-resolved", lambda _, page, name: found.update({name: page}))
         site.build()
         last = set(docs.contents(docs.pages(Path(serried.__file__).parent))[docs.FOR_DEVELOPERS])
