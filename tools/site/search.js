@@ -16,12 +16,13 @@ function find() {
     const ofPage = page.sections.filter((section) => count(`${section.title} ${section.text}`)).map((section) => ({
       page, section, inPage,
       score: 2 * count(section.title) + count(`${page.name} ${page.sections[0].title}`) + 3 * count(section.text),
+      often: words.reduce((sum, word) => sum + section.text.split(word).length - 1, 0),
     }));
-    return ofPage.sort((one, other) => other.score - one.score).slice(0, OF_A_PAGE);
+    return ofPage.sort((one, other) => other.score - one.score || other.often - one.often).slice(0, OF_A_PAGE);
   });
   const most = Math.max(0, ...found.map((one) => one.inPage));
   return found.filter((one) => one.inPage === most)
-    .sort((one, other) => one.page.last - other.page.last || other.score - one.score);
+    .sort((one, other) => one.page.last - other.page.last || other.score - one.score || other.often - one.often);
 }
 
 /** Part of a text around the first word that was searched, with all of these words marked. */

@@ -90,14 +90,15 @@ def results(known: dict[str, Path], names: Iterable[str], words: Sequence[str]) 
 
     found = []
     for name in names:
-        sections, of_page = sections_of(known[name]), list[tuple[int, int, str, str]]()
+        sections, of_page = sections_of(known[name]), list[tuple[int, int, int, str, str]]()
         in_page = count("".join(text for *_, text in sections))
         for title, anchor, text in sections:
             line = max(filter(None, _plain(text).splitlines()[1:]), key=count, default=title).strip("|-# ")
             score = 2 * count(title) + count(name, sections[0][0], line) + 3 * count(text)
-            of_page += [(-in_page, -score, f"{name}#{anchor}", line)] if count(text) else []
+            often = sum(text.lower().count(word.lower()) for word in words)
+            of_page += [(-in_page, -score, -often, f"{name}#{anchor}", line)] if count(text) else []
         found += sorted(of_page)[:_MOST_OF_A_PAGE]
-    return [(place, line) for in_page, _, place, line in sorted(found) if in_page == min(found)[0]]
+    return [(place, line) for in_page, _, _, place, line in sorted(found) if in_page == min(found)[0]]
 
 
 def readable(markdown: str) -> str:
