@@ -83,7 +83,7 @@ def test_the_usual_switches_stand_before_the_command(said, tmp_path, monkeypatch
         "error: cannot start in `nowhere`: no such file or directory\n\n"
         "hint: `-C DIR` runs the command as if it was started in DIR\n"
     )
-    assert said("ps -q") == "error: unknown option: `-q`\n\nhint: it stands before the command: serried -q …\n"
+    assert said("ps -q") == "error: unknown option: `-q`\n\nhint: it stands before the command: serried -q ps\n"
 
 
 def test_quiet_leaves_data_and_errors(said, make):

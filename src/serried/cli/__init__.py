@@ -484,7 +484,7 @@ def _print_click_error(error: click.ClickException) -> None:
         message = f"unknown option: `{error.option_name}`"
         elsewhere = needless or (f"a command does this: serried {word} --help" if word in VERBS else None)
         if any(error.option_name in param.opts for param in serried.params):
-            elsewhere = f"it stands before the command: serried {error.option_name} …"
+            elsewhere = f"it stands before the command: serried {error.option_name} {path.partition(' ')[2]}"
         verb = context.info_name if context else ""
         submit = serried.get_command(context, "submit") if context and verb in ("run", "rerun") else None
         is_of_submit = any(error.option_name in param.opts for param in (submit.params if submit else ()))
