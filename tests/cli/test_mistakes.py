@@ -54,6 +54,8 @@ OF_RERUN = "a rerun keeps the settings of its run; for others: serried submit â€
         (["submit", "--modules", "x"], "unknown option: `--modules`|did you mean `--module`?"),
         (["submit", "--conda", "x"], "unknown option: `--conda`|did you mean `--set environment.conda=VALUE`?"),
         (["submit", "--max-restarts=2"], "unknown option: `--max-restarts`|did you mean `--restarts`?"),
+        (["submit", "train", "--env"], "option `--env` requires an argument|serried submit --help"),
+        (["submit", "a", "b", "--restarts", "x"], "`--restarts` must be a whole number from 0|serried submit --help"),
         (["submit", "-n", "0"], "`-n` must be a whole number from 1|serried submit --help"),
         (["submit", "-o", "x.log"], "unknown option: `-o`|Serried keeps the output: serried logs RUN"),
         (

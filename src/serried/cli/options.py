@@ -79,7 +79,10 @@ class TakesCommand(Sorted):
         except click.UsageError as error:
             error.ctx = error.ctx or ctx
             at = self._first_argument(ctx, given)
+            is_extra = type(error) is click.UsageError  # a second word where one is expected
             if COMMAND in ctx.meta or at is None or at + 1 == len(given):
+                raise
+            if not (isinstance(error, click.NoSuchOption) or (is_extra and not given[at + 1].startswith("-"))):
                 raise
             word, end = given[at], at + 1
             if isinstance(error, click.NoSuchOption):
