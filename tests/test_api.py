@@ -158,7 +158,7 @@ def test_an_array_has_tasks():
     assert (run.done, run.state) == (True, "COMPLETED")
     assert [task.id for task in run.tasks] == [f"{run.id}/0", f"{run.id}/1"]
     assert [row["id"] for row in run.tasks.to_json()] == [f"{run.id}/0", f"{run.id}/1"]
-    assert re.findall(r"<tr>(?:<td>[^<>]*</td>){5}</tr>", run.tasks._repr_html_()) == [ANY] * 3
+    assert re.findall(r"<tr>(?:<td>[^<>]*</td>){6}</tr>", run.tasks._repr_html_()) == [ANY] * 3
     assert f"<td>{run.id}</td><td>train</td><td>COMPLETED</td>" in serried.runs()._repr_html_()
     assert run.tasks[1].logs() == "rank 0\n"
     assert serried.find(f"{run.id}/1") == run.tasks[1]
