@@ -49,7 +49,7 @@ def dumped(place, run, rank=0):
 def test_hostile_arguments_arrive_byte_for_byte(place):
     (place.project / "dump.py").write_text(DUMP)
 
-    run = place.submit("--ranks", "1", "--", PYTHON, "dump.py", *HOSTILE)
+    run = place.submit("-y", "--ranks", "1", "--", PYTHON, "dump.py", *HOSTILE)
 
     assert place.wait(run)[0] == 0, place.serried("why", run).stdout
     assert dumped(place, run)["argv"] == HOSTILE

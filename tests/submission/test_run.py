@@ -137,7 +137,7 @@ def test_every_argument_arrives_byte_for_byte_through_sbatch(project, tmp_path):
     (project / "serried.toml").write_text(f'[clusters.slurm]\nroot = "{tmp_path}/a b%j $(id)/scratch"\n')
     words = [sys.executable, "argv.py", *HOSTILE]
     with pytest.warns(serried.SerriedWarning, match="no shell expands"):
-        run = serried.submit(words, cluster="slurm", ranks=1, gpus=0, mem="100M", time="2m", name="$(id) %j")
+        run = serried.submit(words, cluster="slurm", ranks=1, gpus=0, mem="100M", time="2m", name="$(id) %j", yes=True)
     assert run.wait(900) == "COMPLETED"
     assert json.loads(run.logs()) == [os.fsencode(word).hex() for word in HOSTILE]
 
