@@ -66,11 +66,6 @@ NAN = {"exit_code": 1, "tail": ["  raise ValueError(x)", "ValueError: loss is na
             {"cause": "out-of-memory"},
             "out of memory: torch.OutOfMemoryError: no",
         ),
-        (
-            {},
-            {"cause": "peer-lost", "message": "rank 3 on n2: it lost another rank"},
-            "rank 3 on n2: it lost another rank",
-        ),
         ({"rank": None}, {"message": "the script exited with status 1"}, "the script exited with status 1"),
     ],
 )
