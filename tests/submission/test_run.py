@@ -155,7 +155,7 @@ def test_a_project_of_any_name_can_be_submitted(tmp_path, name):
 def test_submit_can_wait_and_exits_as_wait_does(project):
     done = here("submit", "--cluster", "local", "--wait", "--env", "WORD=hello", "--", "/bin/sh", "-c", "echo $WORD")
     assert (done.returncode, done.stdout) == (0, f"{records()[0].id}\n")
-    assert done.stderr.splitlines()[-1].startswith(f"{records()[0].id} command COMPLETED")
+    assert done.stderr.splitlines()[-1].startswith(f"{records()[0].id} echo COMPLETED")
     (project / "job.sh").write_text("#!/bin/bash\necho it is $1\nexit 4\n")
     words = command("submit", "--cluster", "local", "--wait", "--json", "-", "--", "read")
     with (project / "job.sh").open() as script:
