@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from serried import __version__, cli
 from serried.base import errors
 from serried.cli import MEANT, VERBS
+from serried.views import console
 
 NO_PROGRAM = "the command's program `{}` is not in PATH here, or cannot be run"
 OF_RERUN = "a rerun keeps the settings of its run; for others: serried submit â€¦ --resume RUN"
@@ -71,6 +73,10 @@ OF_RERUN = "a rerun keeps the settings of its run; for others: serried submit â€
         (["rerun", "x", "--time", "2h"], f"unknown option: `--time`|{OF_RERUN}"),
         (["rerun", "x", "--set", "a=1"], f"unknown option: `--set`|{OF_RERUN}"),
         (["rerun", "x", "--walltime", "2h"], f"unknown option: `--walltime`|{OF_RERUN}"),
+        (["logs", "--launch", "1"], "unknown option: `--launch`|did you mean `--step`?"),
+        (["logs", "-n", "5"], "unknown option: `-n`|did you mean `--tail`?"),
+        (["ps", "-n", "5"], "unknown option: `-n`|did you mean `--last`?"),
+        (["clean", "--node", "n1"], "unknown option: `--node`|did you mean `--host`?"),
         (["logs", "--time", "3"], "unknown option: `--time`|serried logs --help lists them"),
         (["completion"], "one of `bash`, `zsh` and `fish` is missing|serried completion --help"),
         (["ps", "--frobnicate"], "unknown option: `--frobnicate`|serried ps --help lists them"),
@@ -148,6 +154,16 @@ def test_standard_input_without_a_job_script_is_refused(tmp_path):
         done = subprocess.run(words, cwd=tmp_path, input=text, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith(f"error: {said}")
+    for broken in ("<&-", "0> /dev/null"):
+        line = ["bash", "-c", f"exec {shlex.join(words)} {broken}"]
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr.partition(",")[0]) == (2, "error: standard input is empty")
+
+
+@pytest.mark.parametrize("stream", ["stdin", "stderr"])
+def test_nobody_can_answer_where_a_stream_is_closed(stream, monkeypatch):
+    monkeypatch.setattr(sys, stream, None)
+    assert not console.can_ask()
 
 
 def _said(words, monkeypatch, capsys):

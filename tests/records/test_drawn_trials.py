@@ -7,9 +7,11 @@ from unittest.mock import Mock
 
 import pytest
 
+from serried.base.errors import RunNotFoundError
 from serried.base.files import make_directory, write_json
 from serried.records import status as status_module
 from serried.records import stopping
+from serried.records.index import find
 from serried.records.record import Record
 from serried.records.status import task_of
 from serried.schedulers.interface import Job
@@ -33,6 +35,13 @@ def run(make):
         return made
 
     return made
+
+
+def test_a_job_that_runs_several_trials_does_not_name_the_whole_sweep(run):
+    made = run()
+    assert str(find("11")) == made.plan.run
+    with pytest.raises(RunNotFoundError, match="each job of the sweep `k3f9q2` runs several trials"):
+        find("11_2")
 
 
 def tell(slurm, job, *states):

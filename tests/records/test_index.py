@@ -122,7 +122,9 @@ def test_a_task_is_found_by_its_job_in_an_array_of_several_jobs(make_run):
 def test_a_job_id_that_two_runs_had_is_refused_and_a_name_wins(make_run):
     make_run(job="4711", name="old")
     make_run("abcdef", job="4711", name="new")
-    assert refusal("4711") == ("2 runs have had a job `4711`", "k3f9q2 (old), abcdef (new)")
+    for age, run in enumerate(("abcdef", "k3f9q2")):
+        os.utime(records_directory() / run / "plan.json", (1_795_000_000 - age,) * 2)
+    assert refusal("4711") == ("2 runs have had a job `4711`", "abcdef (new), k3f9q2 (old)")
     make("bbcdef", name="4711")
     assert index.find("4711").record.id == "bbcdef"
 

@@ -169,7 +169,8 @@ def test_a_program_that_is_not_here_is_a_risk_unless_something_may_bring_it(ask,
 
     (risk,) = warned(("pythn", "train.py"))
     assert (risk, risk.code) == (warning.format("pythn", "PATH"), "command-not-found")
-    assert warned(("./train.sh",)) == [warning.format("./train.sh", f"`{project}`")]
+    for program in ("./train.sh", "/no such/python"):
+        assert warned((program,)) == [warning.format(program, f"`{project}`")]
     (project / "train.sh").chmod(0o755)
     assert warned(("./train.sh",)) == []
     assert warned(("pythn",), setup="PATH=/elsewhere:$PATH") == []

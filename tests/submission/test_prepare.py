@@ -183,9 +183,14 @@ def test_short_options_mean_what_they_mean_for_the_scheduler():
             "7 ranks cannot be shared evenly by 2 nodes\n\nhint: `-n` counts the ranks of all nodes",
         ),
         (("-n", "2", "--ranks", "2"), "`-n` and `--ranks` both set the number of ranks"),
-        (("--gpus", "2", "-n", "1", "-c", "3"), "`-c 3` for 1 ranks cannot be shared evenly by 2 GPUs"),
+        (("--gpus", "2", "-n", "1", "-c", "3"), "`-c 3` for 1 rank cannot be shared evenly by 2 GPUs"),
         (("-t", "5", "--time", "5m"), "`-t` and `--time` both set the time limit"),
         (("-t", "soon"), "`-t` must be a duration"),
+        (("-t", ""), "`-t` must be a duration"),
+        (
+            ("-N", "4", "-n", "1"),
+            "1 rank cannot be shared evenly by 4 nodes\n\nhint: `-n` counts the ranks of all nodes: `-n 4`, ",
+        ),
         (("--restarts", "1", "--chain", "2"), "`--chain` and `--restarts` both set the number of attempts"),
         (("--env", "PATH"), "`--env PATH` is not `NAME=VALUE`\n\nhint: ranks inherit `PATH` from this shell"),
     ):

@@ -345,7 +345,7 @@ def overrides(values: Mapping[str, Any], settings: tuple[str, ...] = ()) -> dict
         if not equals or not dotted.strip():
             raise UsageError(f"`--set {text}` is not `KEY=VALUE`", hint="for example `--set resources.nodes=4`")
         given[dotted.strip()] = Typed(typed)
-    if short := values.get("short_time"):
+    if (short := values.get("short_time")) is not None:
         if values.get("time") is not None:
             raise UsageError("`-t` and `--time` both set the time limit", hint="keep one of them")
         values = {**values, "time": f"{short}m" if short.isdigit() else short}
@@ -359,7 +359,7 @@ def overrides(values: Mapping[str, Any], settings: tuple[str, ...] = ()) -> dict
         except BadValue as error:
             # An empty text unsets the setting; an empty amount comes from an unset variable of a shell.
             if not (key.is_optional and key.kind.metavar == "TEXT" and value in ("", ("",))):
-                option = "-t" if name == "time" and short else flag(name)
+                option = "-t" if name == "time" and short is not None else flag(name)
                 raise UsageError(f"`{option}` {error}", hint=error.hint) from None
             value = ""
         given[setting] = value
@@ -421,9 +421,13 @@ _PATIENCE_MS = 1000
 
 def _input() -> bytes:
     """The job script on standard input. Raises UsageError if there is none."""
-    if sys.stdin.isatty():
-        console.note("type the job script; Ctrl-D ends it")
-    text = sys.stdin.buffer.read()
+    from serried.config import job_script
+
+    text = b""
+    with contextlib.suppress(OSError, AttributeError):  # it may be closed, or open for writing only
+        if sys.stdin.isatty():
+            console.note("type the job script; Ctrl-D ends it")
+        text = sys.stdin.buffer.read(job_script.LONGEST + 1)
     if not text.strip():
         hint = "serried submit - < job.sh, or serried submit job.sh"
         raise UsageError("standard input is empty, and `-` reads a job script from it", hint=hint)
@@ -508,7 +512,8 @@ def check_several(values: Mapping[str, Any]) -> None:
         raise UsageError("a command after `--` is one run, and several experiments are named before it")
     for key in ("array", "commands", "from_sweep", "name", "n", "parallel", "repeat", "resume"):
         if values.get(key) is not None:
-            message = f"`{flag(key)}` is for one run, and several experiments are named"
+            option = "-n" if key == "n" else flag(key)
+            message = f"`{option}` is for one run, and several experiments are named"
             raise UsageError(message, hint="submit that by itself")
 
 

@@ -121,7 +121,7 @@ def read(path: Path, scheduler: str, environ: Mapping[str, str] | None, given: b
     """
     try:
         if (path.stat().st_size if given is None else len(given)) > LONGEST:
-            raise UsageError(f"`{path}` is larger than {LONGEST // 1_000_000} MB, which no job script is")
+            raise UsageError(f"`{path.name}` is larger than {LONGEST // 1_000_000} MB, which no job script is")
         text = path.read_bytes() if given is None else given
     except OSError as error:
         raise UsageError(f"the job script `{path}` cannot be read: {reason(error)}") from None
@@ -133,7 +133,7 @@ def read(path: Path, scheduler: str, environ: Mapping[str, str] | None, given: b
         if objection in form.objections and (reader is None or objection in reader.OBJECTIONS):
             program = f"python {path.name}"
             hint = {
-                Objection.DOS_LINES: f"sed -i 's/\\r$//' {shlex.quote(path.name)}",
+                Objection.DOS_LINES: f"sed -i 's/\\r$//' {'FILE' if given is not None else shlex.quote(path.name)}",
                 Objection.NO_INTERPRETER: f'a program is a command: `-- {program}`, or `command = "{program}"`'
                 if path.suffix == ".py"
                 else "begin the script with `#!/bin/bash`; a command goes after `--`",

@@ -386,7 +386,7 @@ def _absent(plan: Plan, text: str, program: str = "", workdir: Path | None = Non
     file = workdir / program if workdir and program else None
     hint = did_you_mean(program, USUAL_PROGRAMS)
     is_certain = plan.site.is_this_machine
-    if " " in program:
+    if " " in program and shutil.which(program.split(" ", 1)[0]):  # else the path may have a space
         is_certain, hint = True, "a program and its arguments are words of their own: leave the quotes out"
     elif file and file.is_file():
         is_certain = is_certain or "/" not in program

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from serried import config, schedulers
 from serried.base import NamedTuple
 from serried.base.errors import UsageError, did_you_mean
-from serried.base.text import iso
+from serried.base.text import counted, iso
 from serried.config import shell_words, toml, values
 from serried.records.record import new_id
 from serried.schema import command_lines, names
@@ -141,16 +141,19 @@ def _sized_by_tasks(request: Request, resources: config.Resources) -> Request:
     nodes, ranks, tasks = resources.nodes or 1, resources.ranks, request.tasks
     if tasks is not None:
         if tasks % nodes:
-            spread = f"`-n {tasks - tasks % nodes or nodes}` or `-n {tasks - tasks % nodes + nodes}`"
+            below = f"`-n {tasks - tasks % nodes}` or " if tasks > nodes else ""
+            spread = f"{below}`-n {tasks - tasks % nodes + nodes}`"
             hint = f"`-n` counts the ranks of all nodes: {spread}, or fewer nodes"
-            raise UsageError(f"{tasks} ranks cannot be shared evenly by {nodes} nodes", hint=hint)
+            raise UsageError(f"{counted(tasks, 'rank')} cannot be shared evenly by {nodes} nodes", hint=hint)
         ranks = tasks // nodes
         request = request.with_setting("resources.ranks", value=ranks)
     if cpus := request.cpus_per_rank:
         gpus = resources.gpus or ranks or 1
         if cpus * (ranks or gpus) % gpus:
             hint = "`--cpus N` counts CPUs per GPU"
-            raise UsageError(f"`-c {cpus}` for {ranks} ranks cannot be shared evenly by {gpus} GPUs", hint=hint)
+            raise UsageError(
+                f"`-c {cpus}` for {counted(ranks or 1, 'rank')} cannot be shared evenly by {gpus} GPUs", hint=hint
+            )
         request = request.with_setting("resources.cpus", value=cpus * (ranks or gpus) // gpus)
     return request
 

@@ -326,7 +326,7 @@ def await_more(seconds: float) -> None:
 
 def can_ask() -> bool:
     """Whether a person can answer a question."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
+    return bool(sys.stdin and sys.stdin.isatty() and sys.stderr and sys.stderr.isatty())  # cron may close them
 
 
 def confirm(question: str) -> bool:
