@@ -116,7 +116,9 @@ def test_a_task_is_found_by_its_job_in_an_array_of_several_jobs(make_run):
     run = make_run(job="11,12", indices=range(2000))
     array = run.plan.array._replace(offsets=(0, 1000))
     write_json(run.record.directory.plan, run.plan._replace(array=array).to_json())
-    assert [str(index.find(word)) for word in ("11_7", "12_7", "12")] == ["k3f9q2/7", "k3f9q2/1007", "k3f9q2"]
+    assert [str(index.find(word)) for word in ("11_7", "12_7")] == ["k3f9q2/7", "k3f9q2/1007"]
+    parts = ("job `12` has a part of the array `k3f9q2`", "`k3f9q2` is the run, and `k3f9q2/N` a task")
+    assert refusal("12") == parts
 
 
 def test_a_job_id_that_two_runs_had_is_refused_and_a_name_wins(make_run):

@@ -260,11 +260,14 @@ def _is_same_job(job: str, number: str, server: str) -> bool:
 def _of_job(record: Record, submission: Submission, at: int, index: str | None) -> Selection:
     """The run of a job, or the task that the job, or one index of an array job, is for."""
     task = task_of(submission.token)
+    is_in_parts = bool(record.offsets) and submission.number == 1
+    if task is None and is_in_parts and not index:  # `stop` must not end the other jobs
+        hint = f"`{record.id}` is the run, and `{record.id}/N` a task"
+        raise RunNotFoundError(f"job `{submission.jobs[at]}` has a part of the array `{record.id}`", hint=hint)
     if task is None and index:
         if record.plan.draws:  # `stop` must not end the whole sweep for one of its jobs
             hint = f"serried sweep show {record.id} lists them; `{record.id}/N` is trial N"
             raise RunNotFoundError(f"each job of the sweep `{record.id}` runs several trials", hint=hint)
-        is_in_parts = bool(record.offsets) and submission.number == 1
         task = int(index) + (record.offsets[at] if is_in_parts else 0)
     return Selection(record) if task is None else _task(Selection(record), task)
 

@@ -720,9 +720,8 @@ def _path_warnings(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) ->
                 f"`{name}` in the command is not in the snapshot: git ignores it, or it is an empty folder. "
                 f'`project.link = ["{path}"]` links to it'
             )
-            # A folder without files is for output.
-            is_empty = (survey.project / path).is_dir() and not any((survey.project / path).iterdir())
-            yield text if is_empty else Risk(Reason.NOT_IN_SNAPSHOT, text)
+            # A folder may be for output, and is full at the second submit.
+            yield text if (survey.project / path).is_dir() else Risk(Reason.NOT_IN_SNAPSHOT, text)
 
 
 _ABSOLUTE = r"(?:^|(?<=[\s=:,;@'\"\[({<>|&])|(?<=^-[A-Za-z]))(/[^\s:,;'\"\])}<>|&{$~*?]*)([{$~*?]?)"
