@@ -93,6 +93,7 @@ def test_markdown_is_text_on_a_terminal(terminal, markdown, shown):
 def test_a_search_shows_the_sections_with_most_of_the_words_the_best_first(serried):
     best = "data#which-data\n    If the disk is full, the job ends.\n"
     assert serried("docs", "--search", "full", "disks").out == best == serried("docs", "full", "disk", "zebra").out
+    assert serried("docs", "--search", "full disks").out == best
     assert serried("docs", "--search", "disk").out == f"{best}install#install-it\n    It needs a disk.\n"
 
 
@@ -103,6 +104,7 @@ def test_a_search_shows_the_sections_with_most_of_the_words_the_best_first(serri
         ("daat", "no page is called `daat`", "did you mean `serried docs data`?"),
         ("data#result", "the page `data` has no section `result`", "did you mean `results`?"),
         ("--search zebra", "no page has `zebra`", "`serried docs` lists the pages"),
+        ("--search", "no page has ``", "`serried docs` lists the pages"),
         ("--open data", "the pages have no address yet", "serried docs data"),
     ],
 )

@@ -232,6 +232,7 @@ def test_flags_become_overrides_and_beat_set():
             "`--time` must be a duration such as `90m`, `1h30m` or `2-00:00:00`, not `60`",
             "did you mean `60m`, `60h` or `60s`?",
         ),
+        (["--time", "0"], "`--time` must be a duration such as `90m`, `1h30m` or `2-00:00:00`, not `0`", None),
         (["--set", "nodes"], "`--set nodes` is not `KEY=VALUE`", "for example `--set resources.nodes=4`"),
     ],
 )

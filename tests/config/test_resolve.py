@@ -58,6 +58,7 @@ SCRIPT = "#!/bin/bash\n#SBATCH --time=1\n"
         ("jobs/tran", "no file and no experiment has the name `jobs/tran`", "did you mean `jobs/train`?"),
         ("other.sh", "no file and no experiment has the name `other.sh`", "a command goes after `--`"),
         ("train", "unknown experiment `train`", "did you mean `train.sbatch`?"),
+        ("", "unknown experiment ``", "a command goes after `--`"),
         ("jobs", "`jobs` is a folder, and not an experiment or a job script", "a command goes after `--`"),
         (
             "notes",

@@ -157,7 +157,7 @@ def command(*, words: tuple[str, ...], search: bool, opens: bool, everything: bo
     known = pages(Path(serried.__file__).parent)
     listed = {title: names for title, names in contents(known).items() if everything or title != FOR_DEVELOPERS}
     if search or len(words) > 1:
-        found = results(known, itertools.chain(*listed.values()), words)
+        found = results(known, itertools.chain(*listed.values()), " ".join(words).split())
         if not found:
             raise SerriedError(f"no page has `{' '.join(words)}`", hint="`serried docs` lists the pages")
         for place, line in found[:_MOST_RESULTS]:

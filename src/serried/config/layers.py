@@ -989,7 +989,7 @@ def _no_file(name: str, known: list[str], here: Path, *, has_file: bool) -> tupl
     scripts = job_script.names_in(path.parent, below=here)
     without_suffix = next((script for script in scripts if os.path.splitext(script)[0] == name), None)  # noqa: PTH122
     hint = f"did you mean `{without_suffix}`?" if without_suffix else did_you_mean(name, [*known, *scripts])
-    if path.is_dir():
+    if name and path.is_dir():
         return f"`{name}` is a folder, and not an experiment or a job script", hint or listed
     is_path = "/" in name or bool(os.path.splitext(name)[1])  # noqa: PTH122 - perhaps a name with a dot
     if is_path and not os.path.lexists(path):
