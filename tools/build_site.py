@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 import click
-from docutils import nodes  # type: ignore[import-untyped]
+from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.ext import autodoc
 
@@ -220,7 +220,7 @@ def build(target: Path) -> int:
         site.build()
         last = set(docs.contents(docs.pages(Path(serried.__file__).parent))[docs.FOR_DEVELOPERS])
         (target / "_static" / "sections.js").write_text(_searched(found, last), encoding="utf-8")
-    return site.statuscode
+    return int(site.statuscode)
 
 
 if __name__ == "__main__":
