@@ -209,7 +209,6 @@ class GroupWithHelp(click.Group):
 
 ALL = "serried.all"
 """In `meta` of a context: whether the help is to list all commands."""
-_MOST_OPTIONS = 12
 _MOST_EXAMPLES = 3
 _COLUMNS = 80
 
@@ -452,12 +451,9 @@ def _print_full_disk(error: OSError) -> int:
 
 def _setting_named(word: str) -> list[str]:
     """The setting of that name, for `--set`: `limit.restarts` for `restarts`."""
-    from serried.config import definitions
+    from serried.config.definitions import PARTS_OF_COMMAND_LINE as PARTS
 
-    parts = {
-        part: table for part, table in definitions.COMMAND_LINE.tables.items() if part not in definitions.ROOT.tables
-    }
-    return [f"{part}.{key}" for part, table in parts.items() if (key := table.key_named(word.replace("-", "_")))][:1]
+    return [f"{part}.{key}" for part, table in PARTS.items() if (key := table.key_named(word.replace("-", "_")))][:1]
 
 
 def _print_click_error(error: click.ClickException) -> None:

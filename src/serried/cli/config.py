@@ -48,28 +48,25 @@ def list_clusters(*, as_json: bool) -> None:
     found = config.catalogue(Path.cwd(), os.environ)
     if as_json:
         rows = [
-            {
-                "name": c.name,
-                "scheduler": c.scheduler,
-                "origin": c.origin,
-                "here": c.name == found.here,
-                "retired": c.is_retired,
-            }
-            for c in found.clusters
+            {"name": name, "scheduler": scheduler, "origin": origin, "here": name == found.here, "retired": is_retired}
+            for name, scheduler, origin, is_retired in found.clusters
         ]
         console.out_json(clusters=rows)
         return
-    heads = ["", "CLUSTER", "SCHEDULER", "DESCRIBED IN"]
     lines = [
-        ["*" if c.name == found.here else "", c.name, c.scheduler, c.origin + "; retired" * c.is_retired]
-        for c in found.clusters
+        ["*" * (name == found.here), name, scheduler, origin + "; retired" * is_retired]
+        for name, scheduler, origin, is_retired in found.clusters
     ]
-    console.out_table(heads, lines)
+    console.out_table(["", "CLUSTER", "SCHEDULER", "DESCRIBED IN"], lines)
+
+
+_name = click.argument("name", required=False, type=run_view.CLUSTER)
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON: seconds, MiB of memory, bytes of data.")
 
 
 @clusters_command.command("show", short_help="Show the settings of a cluster.")
-@click.argument("name", required=False, type=run_view.CLUSTER)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: seconds, MiB of memory, bytes of data.")
+@_name
+@_as_json
 def show_cluster(name: str | None, *, as_json: bool) -> None:
     """Show the settings of NAME, by default of the cluster that `serried submit` uses."""
     resolved = config.resolve(None, (), {}, name, Path.cwd(), os.environ)
@@ -103,7 +100,7 @@ def show_cluster(name: str | None, *, as_json: bool) -> None:
 
 
 @clusters_command.command("check", short_help="Compare a profile with the scheduler.")
-@click.argument("name", required=False, type=run_view.CLUSTER)
+@_name
 @run_view.as_json
 def check_cluster(name: str | None, *, as_json: bool) -> None:
     """Compare the profile of NAME, by default of this cluster, with the values that Slurm or PBS reports.
@@ -127,7 +124,7 @@ def check_cluster(name: str | None, *, as_json: bool) -> None:
 
 
 @clusters_command.command(short_help="Write a profile from the scheduler's answers.")
-@click.argument("name", required=False, type=run_view.CLUSTER)
+@_name
 @click.option("--save", is_flag=True, help="Save the profile with your others instead of printing it.")
 @click.option("--force", is_flag=True, help="Let --save replace an existing profile.")
 def learn(name: str | None, *, save: bool, force: bool) -> None:
@@ -186,12 +183,9 @@ _ABOUT = {"title", "retired", "docs", "contact", "login", "notes", "accounts", "
 
 _DEFAULT, _UNSET = "default", "-"
 _ALWAYS: dict[tuple[str, ...], str] = {
-    ("resources", name): text
-    for name, text in (
-        *((name, _UNSET) for name in ("nodes", "gpus", "ranks", "cpus")),
-        ("mem", "the cluster's default"),
-        ("time", "none"),
-    )
+    **{("resources", name): _UNSET for name in ("nodes", "gpus", "ranks", "cpus")},
+    ("resources", "mem"): "the cluster's default",
+    ("resources", "time"): "none",
 }
 """The size of a run, which is always listed, and the texts of what Serried leaves open."""
 
@@ -240,7 +234,7 @@ def _schema_of(command: str) -> dict[str, Any]:
 @options.experiment
 @click.option("--all", "everything", is_flag=True, help="List every setting, also those that nothing sets.")
 @click.option("--explain", is_flag=True, help="Print the meaning of each setting.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: seconds, MiB of memory, bytes of data.")
+@_as_json
 @options.common
 @options.resources
 def show(
@@ -295,14 +289,9 @@ def _planned(resolved: config.Resolved) -> tuple[config.Resolved, str]:
         return resolved, error.message
     request, size = experiment.resources, plan.allocation
     units = size.gpus or size.ranks
-    resources = request._replace(
-        nodes=size.nodes,
-        gpus=size.gpus,
-        ranks=size.ranks,
-        cpus=size.cpus // units,
-        time=size.time_seconds,
-        exclusive=size.exclusive or request.exclusive,
-    )
+    amounts: dict[str, Any] = {name: getattr(size, name) for name in ("nodes", "gpus", "ranks")}
+    amounts |= {"cpus": size.cpus // units, "time": size.time_seconds}
+    resources = request._replace(**amounts, exclusive=size.exclusive or request.exclusive)
     if request.mem_per_node is None and request.mem_per_cpu is None and request.mem is None and size.memory_mb:
         resources = resources._replace(mem=size.memory_mb // units)
     track = plan.track or experiment.track

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -42,9 +43,9 @@ _takes_experiment = options.together(
 
 @command.command(short_help="Show an environment and its settings.")
 @_takes_experiment
-def show(experiment: str | None, cluster: str | None, settings: tuple[str, ...], *, as_json: bool) -> None:
+def show(*, as_json: bool, **given: Any) -> None:
     """Show the environment of EXPERIMENT and the origin of each value."""
-    plan, resolved = _plan(experiment, cluster, settings)
+    plan, resolved = _plan(**given)
     found = prepare.inspect_environment(plan, os.environ)
     if as_json:
         console.out_json(environment=found.to_json())
@@ -66,7 +67,7 @@ def show(experiment: str | None, cluster: str | None, settings: tuple[str, ...],
             rows.append([name, text, origin])
     console.out_table(["", "VALUE", "ORIGIN"], rows, shrink=1, whole=True)
     if not found.ready:
-        build = f"serried env build {experiment or ''}".strip()
+        build = f"serried env build {given['experiment'] or ''}".strip()
         console.next_steps([(build, "build it now; `serried submit` does so too")])
 
 
@@ -74,15 +75,7 @@ def show(experiment: str | None, cluster: str | None, settings: tuple[str, ...],
 @_takes_experiment
 @click.option("--job/--here", "by_job", default=None, help="By a job, or on this machine.  [default: as configured]")
 @click.option("--dry-run", is_flag=True, help="Print how it would be built, and build nothing.")
-def build(
-    experiment: str | None,
-    cluster: str | None,
-    settings: tuple[str, ...],
-    *,
-    by_job: bool | None,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+def build(*, by_job: bool | None, dry_run: bool, as_json: bool, **given: Any) -> None:
     r"""Build the environment of EXPERIMENT, or its container image, unless it exists; print its path.
 
     \b
@@ -95,7 +88,7 @@ def build(
     the first. Older ones stay for runs that use them.
     """
     words = tuple(click.get_current_context().meta.get(options.COMMAND, ()))
-    plan, resolved = _plan(experiment, cluster, settings)
+    plan, resolved = _plan(**given)
     recipe = prepare.recipe_of(plan, os.environ, words)
     usual = resolved.cluster.build
     where = usual if by_job is None else "here" if not by_job else "job" if usual == "here" else usual
@@ -122,9 +115,9 @@ def build(
 
 @command.command(short_help="Activate an environment and run its `check`.")
 @_takes_experiment
-def check(experiment: str | None, cluster: str | None, settings: tuple[str, ...], *, as_json: bool) -> None:
+def check(*, as_json: bool, **given: Any) -> None:
     """Activate the environment of EXPERIMENT as a job would, and run its `check`. Exit with 1 if that fails."""
-    plan, _ = _plan(experiment, cluster, settings)
+    plan, _ = _plan(**given)
     found = prepare.inspect_environment(plan, os.environ)
     if not found.ready:
         hint = "serried env build, or serried submit"
@@ -143,13 +136,13 @@ def check(experiment: str | None, cluster: str | None, settings: tuple[str, ...]
 def clean(*, dry_run: bool, as_json: bool) -> None:
     """Delete environments that Serried has built and that no experiment or unfinished run uses."""
     known = config.catalogue(Path.cwd(), os.environ)
-    plans = [_plan(name, None, ())[0] for name in known.experiments]
+    plans = [_plan(name)[0] for name in known.experiments]
     project = Path(plans[0].source.directory) if plans else Path.cwd()
     elsewhere = []
     for cluster in known.clusters:
         for name in known.experiments:
             with contextlib.suppress(UsageError):  # an experiment that cannot run there has no environment there
-                elsewhere.append(_plan(name, cluster.name, ())[0])
+                elsewhere.append(_plan(name, cluster.name)[0])
     removed = prepare.unused_environments(plans, elsewhere, os.environ, project)
     if not dry_run:
         for prefix in removed:
@@ -161,6 +154,8 @@ def clean(*, dry_run: bool, as_json: bool) -> None:
         console.out(str(prefix))
 
 
-def _plan(experiment: str | None, cluster: str | None, settings: tuple[str, ...]) -> tuple[Plan, config.Resolved]:
+def _plan(
+    experiment: str | None, cluster: str | None = None, settings: tuple[str, ...] = ()
+) -> tuple[Plan, config.Resolved]:
     resolved = options.resolve(experiment, options.overrides({}, settings), cluster)
     return environment_of(resolved), resolved

@@ -89,7 +89,8 @@ class TakesCommand(Sorted):
                 behind = (it for it in range(end, len(given)) if given[it].startswith(error.option_name))
                 end = next(behind, len(given))
                 if _looks_like_job_script(word):
-                    ctx.meta[ARGUMENTS_HINT] = f"to pass it to the job script: {_behind_dashes(ctx, given, end)}"
+                    line = _line(ctx, [*given[:end], "--", *given[end:]])
+                    ctx.meta[ARGUMENTS_HINT] = f"to pass it to the job script: {line}"
                 if not _looks_like_command(word) or end == len(given):
                     raise
             if _looks_like_job_script(word):
@@ -121,7 +122,10 @@ class TakesCommand(Sorted):
                 if _looks_like_command(words[at]) or words[at + 1 : at + 2] not in ([], ["--"]):
                     error.hint = _meant_line(ctx, words, at)
             elif error.code is Reason.NOTHING_TO_RUN:
-                script = next(iter(_job_scripts()), None) if ctx.info_name in ("submit", "run") else None
+                from serried.config import job_script
+
+                scripts = job_script.names_in(Path.cwd()) if ctx.info_name in ("submit", "run") else []
+                script = next(iter(scripts), None)
                 of_script = f"a job script is an argument: {ctx.command_path} {shlex.quote(script)}\n" if script else ""
                 command = f"a command goes after `--`: {ctx.command_path} -- python train.py"
                 error.hint = f"{of_script}{command}\n`serried init` writes a `serried.toml`"
@@ -132,12 +136,6 @@ class TakesCommand(Sorted):
             return ["[OPTIONS]", *_USAGE[ctx.info_name]]
         experiment = "EXPERIMENT..." if ctx.info_name == "submit" else "EXPERIMENT"
         return ["[OPTIONS]", f"[{experiment} | SCRIPT [-- ARGUMENTS...] | -- COMMAND...]"]
-
-
-def _job_scripts() -> list[str]:
-    from serried.config import job_script
-
-    return job_script.names_in(Path.cwd())
 
 
 def _looks_like_command(word: str) -> bool:
@@ -153,13 +151,9 @@ def _line(ctx: click.Context, words: Sequence[str]) -> str:
     return shlex.join([*ctx.command_path.split(), *words])
 
 
-def _behind_dashes(ctx: click.Context, words: Sequence[str], at: int) -> str:
-    return _line(ctx, [*words[:at], "--", *words[at:]])
-
-
 def script_is_followed(ctx: click.Context, words: Sequence[str], at: int) -> UsageError:
     """The error for arguments of a job script that begin at `at`."""
-    hint = f"its arguments go after `--`: {_behind_dashes(ctx, words, at)}"
+    hint = f"its arguments go after `--`: {_line(ctx, [*words[:at], '--', *words[at:]])}"
     return UsageError(f"`{words[at - 1]}` is a job script, and `{words[at]}` follows it", hint=hint)
 
 
@@ -227,11 +221,9 @@ resources_of_points = together(
 
 
 def _keys() -> Iterator[str]:
-    table = definitions.COMMAND_LINE
-    yield from (f"{key}=" for key in table.keys)
-    for part, inner in table.tables.items():
-        if part not in definitions.ROOT.tables:
-            yield from (f"{part}.{key}=" for key in inner.keys)
+    yield from (f"{key}=" for key in definitions.COMMAND_LINE.keys)
+    for part, inner in definitions.PARTS_OF_COMMAND_LINE.items():
+        yield from (f"{part}.{key}=" for key in inner.keys)
 
 
 def any_setting(about: str) -> Callable[[Function], Function]:
@@ -280,21 +272,16 @@ dry_runs = together(
         help="With --dry-run, print the job script and the names of its variables, too.",
     ),
 )
-wait = click.option(
-    "--wait", is_flag=True, help="Wait for the end, as `serried wait` does. Ctrl-C ends the waiting, not the run."
-)
+_WAIT = "Wait for the end, as `serried wait` does. Ctrl-C ends the waiting, not the run."
+wait = click.option("--wait", is_flag=True, help=_WAIT)
 sending = together(yes, wait, dry_runs, run_view.as_json)
 """The arguments of `submit.send`."""
 
+_FILE = click.Path(path_type=Path)
 _FLAGS: Sequence[tuple[str, str, Mapping[str, Any], str]] = (
     ("--array", "INDICES", {}, "Submit a job array: 0-999, 0-10:2 or 1,3,5; 0-99%8 runs 8 at a time. `off`: none."),
     ("--parallel", "N", {"type": int}, "Most array tasks that run at once. For short trials, see `sweep --workers`."),
-    (
-        "--commands",
-        "FILE",
-        {"type": click.Path(path_type=Path)},
-        "Submit a job array: one task per line of FILE, counted from 0.",
-    ),
+    ("--commands", "FILE", {"type": _FILE}, "Submit a job array: one task per line of FILE, counted from 0."),
     ("--repeat", "N", {"type": int}, "Run the command, or each line of FILE, N times with N seeds (`{seed}`)."),
     (
         "--stage",
@@ -478,12 +465,8 @@ def _of_flags(values: Mapping[str, Any]) -> dict[str, Any]:
         if not equals or not re.fullmatch(r"(?a)[A-Za-z_]\w*", name):
             is_known = name in os.environ
             hint = f"ranks inherit `{name}` from this shell" if is_known else "for example `--env OMP_NUM_THREADS=4`"
-            what = (
-                f"`{name}` in `--env` cannot be the name of a variable"
-                if equals
-                else f"`--env {name}` is not `NAME=VALUE`"
-            )
-            raise UsageError(what, hint=hint)
+            wrong = f"`{name}` in `--env` cannot be the name of a variable"
+            raise UsageError(wrong if equals else f"`--env {name}` is not `NAME=VALUE`", hint=hint)
         if re.search(_PRIVATE, name):
             console.note(
                 f"`{name}` looks like a secret, and `--env` puts it into the plan, which is a file: "

@@ -11,7 +11,7 @@ import click
 from serried.base.errors import SerriedError
 from serried.cli import run_view
 from serried.records import rules, samples
-from serried.records.index import LAST, Selection
+from serried.records.index import LAST
 from serried.records.status import RunStatus, statuses_of, task_of
 from serried.records.usage import spreads, usage_of, whole_usage
 from serried.schema import names
@@ -53,8 +53,7 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, explai
         return
     for name in mute:
         rules.page_of(name)
-    named = [run for word in runs or (LAST,) for run in _with_sweep(run_view.select(word))]
-    chosen = list({str(run): run for run in named}.values())
+    chosen = run_view.with_sweeps(map(run_view.select, runs or (LAST,)))
     statuses = statuses_of(chosen)
     for status in statuses:
         if status.summary is None:
@@ -66,7 +65,11 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, explai
     if as_json:
         _out_json(usages, notes, several=several, omitted=omitted)
     elif several:
-        _out_table(usages, notes, omitted)
+        console.out("\n".join([*report_page.table(usages), *report_page.notes(notes)]))
+        if not usages:
+            console.note("no task has started")
+        if omitted:
+            console.note(f"{omitted:,} tasks are not listed; `--all` lists them, with notes about all tasks")
     else:
         (usage,) = usages
         unknown = [name for name in usage.mute if name not in rules.RULES]
@@ -75,14 +78,6 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, explai
         console.out("\n".join(report_page.page(usage, notes)))
     run_view.warn_if_stale(statuses)
     run_view.insist(statuses)
-
-
-def _with_sweep(selection: Selection) -> list[Selection]:
-    if not selection.is_array or selection.record.plan.sweep is None:
-        return [selection]
-    from serried.sweeps.results import runs_of  # only for sweeps
-
-    return [Selection(record) for record in runs_of(selection)]
 
 
 def _usages(statuses: Sequence[RunStatus], *, several: bool, all_tasks: bool) -> tuple[list[Usage], int]:
@@ -100,14 +95,6 @@ def _usages(statuses: Sequence[RunStatus], *, several: bool, all_tasks: bool) ->
     share = samples.MOST_LINES // max(len(shown), 1)
     found = [status if index is None else task_of(status, index) for status, index in shown]
     return [usage_of(status, now, most_lines=share) for status in found], len(begun) - len(shown)
-
-
-def _out_table(usages: Sequence[Usage], notes: Sequence[Note], omitted: int) -> None:
-    console.out("\n".join([*report_page.table(usages), *report_page.notes(notes)]))
-    if not usages:
-        console.note("no task has started")
-    if omitted:
-        console.note(f"{omitted:,} tasks are not listed; `--all` lists them, with notes about all tasks")
 
 
 def _out_json(usages: Sequence[Usage], notes: Sequence[Note], *, several: bool, omitted: int) -> None:

@@ -134,6 +134,19 @@ def select_all(words: Iterable[str]) -> list[Selection]:
     return list({str(selection): selection for selection in map(select, words)}.values())
 
 
+def with_sweeps(chosen: Iterable[Selection]) -> list[Selection]:
+    """Each run once; for a sweep also the runs that repeat or add trials."""
+    found: dict[str, Selection] = {}
+    for selection in chosen:
+        runs = [selection]
+        if selection.is_sweep:
+            from serried.sweeps.results import runs_of  # only for sweeps
+
+            runs = [type(selection)(record) for record in runs_of(selection)]
+        found |= {str(run): run for run in runs}
+    return list(found.values())
+
+
 def say_how(status: RunStatus) -> None:
     """Print the status of a run, and its warnings below."""
     from serried.views import run_lines  # `submit` prints no status

@@ -36,7 +36,6 @@ from serried.records.status import statuses_of
 from serried.schema import outputs, tracking
 from serried.schema.layout import CHECKPOINTS, RESULTS
 from serried.schema.outputs import LOOKED
-from serried.sweeps import results
 from serried.views import console
 from serried.views.text import printable
 
@@ -166,7 +165,7 @@ def tensorboard(*, runs: tuple[str, ...]) -> None:
     chosen = run_view.select_all(runs or [index.LAST])
     with shell.exit_on_signals(), tempfile.TemporaryDirectory(prefix="serried-tensorboard-") as folder:
         links = _Links(Path(folder))
-        links.add(_with_sweeps(chosen))
+        links.add(run_view.with_sweeps(chosen))
         if not links.runs:
             _insist_on_more(chosen)
         token = server.new_token()
@@ -178,7 +177,7 @@ def tensorboard(*, runs: tuple[str, ...]) -> None:
         def keep_adding() -> None:
             while True:
                 began = time.monotonic()
-                links.add(_with_sweeps(chosen))
+                links.add(run_view.with_sweeps(chosen))
                 time.sleep(max(RELOAD_SECONDS, _SHARE * (time.monotonic() - began)))
 
         threading.Thread(target=keep_adding, daemon=True).start()
@@ -195,16 +194,6 @@ def _import_library(module: str, extra: str) -> Any:
     except ImportError as error:
         message = f"a library that `serried track tensorboard` needs is not installed beside Serried: {error}"
         raise MissingProgramError(message, hint=install_hint(extra)) from None
-
-
-def _with_sweeps(chosen: Sequence[Selection]) -> list[Selection]:
-    """Each run once; for a sweep also the runs that repeat or add trials."""
-    found = {}
-    for selection in chosen:
-        is_sweep = selection.is_array and selection.record.plan.sweep is not None
-        for run in map(Selection, results.runs_of(selection)) if is_sweep else [selection]:
-            found[str(run)] = run
-    return list(found.values())
 
 
 class _Links:
@@ -310,8 +299,7 @@ def serve_page(run: str | None, port: int | None, path: Path | None) -> None:
     first = "/"
     if run:
         selection = run_view.select(run)
-        is_sweep = selection.is_array and selection.record.plan.sweep is not None
-        first = f"/{'sweep' if is_sweep else 'run'}/{quote(str(selection), safe='')}"
+        first = f"/{'sweep' if selection.is_sweep else 'run'}/{quote(str(selection), safe='')}"
     token = server.new_token()
     if path is not None:
         path = path.expanduser().absolute()
@@ -322,7 +310,8 @@ def serve_page(run: str | None, port: int | None, path: Path | None) -> None:
         except OSError as error:
             message = f"cannot listen on port {port}: {os.strerror(error.errno or 0).lower()}"
             raise UsageError(message, hint="leave out `--port`, and Serried takes a free one") from error
-    _report(listener, path, f"#token={token}&{first}")
+    _print_address(usual_port() if path is not None else listener.getsockname()[1], f"#token={token}&{first}", path)
+    console.say("Ctrl-C ends the page; it stops no run")
     runs = web_runs.Runs()
     runs.start()
     try:
@@ -335,12 +324,6 @@ def serve_page(run: str | None, port: int | None, path: Path | None) -> None:
         runs.close()
         if path is not None:
             path.unlink(missing_ok=True)
-
-
-def _report(listener: socket.socket, path: Path | None, fragment: str) -> None:
-    number = usual_port() if path is not None else listener.getsockname()[1]
-    _print_address(number, fragment, path)
-    console.say("Ctrl-C ends the page; it stops no run")
 
 
 def _print_address(port: int, page: str, socket_path: Path | None = None) -> None:

@@ -480,6 +480,7 @@ COMMAND_LINE = Table(
     _EXPERIMENT, {**_PARTS, **{name: table for name, table in ROOT.tables.items() if name != "sweeps"}}
 )
 """The keys of `--set` and the options: an experiment's keys need no table's name before them."""
+PARTS_OF_COMMAND_LINE = {part: table for part, table in COMMAND_LINE.tables.items() if part not in ROOT.tables}
 
 
 def json_schema(table: Table = ROOT) -> dict[str, Any]:

@@ -53,6 +53,10 @@ class Selection:
         return self.task is None and self.record.summary.tasks is not None
 
     @property
+    def is_sweep(self) -> bool:
+        return self.is_array and self.record.plan.sweep is not None
+
+    @property
     def place(self) -> TaskDirectory:
         return self.record.where.task(self.task)
 
