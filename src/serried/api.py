@@ -82,10 +82,9 @@ class Calls:
             library = importlib.import_module("cloudpickle")
         except ImportError:
             if "<" in self.name or "." not in self.name or getattr(self.function, "__module__", None) == "__main__":
-                raise UsageError(
-                    f"the function `{self.name}` is not in a module that ranks can import",
-                    hint=f"move it into a module of the project, or {install_hint('functions')}",
-                ) from None
+                message = f"the function `{self.name}` is not in a module that ranks can import"
+                hint = f"move it into a module of the project, or {install_hint('functions')}"
+                raise UsageError(message, hint=hint) from None
             library = pickle
         folders = [Path(os.path.abspath(folder)) for folder in sys.path]  # noqa: PTH100 - links stay; "" is the current one
         own = [folder for folder in folders if folder.is_dir() and folder.is_relative_to(project)]

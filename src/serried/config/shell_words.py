@@ -212,11 +212,8 @@ def read_env_file(path: Path) -> dict[str, str]:
     except UnicodeDecodeError as error:
         raise ConfigError("this is not UTF-8 text", path=str(path)) from error
     except OSError as error:
-        raise ConfigError(
-            f"cannot read the env_file: {error.strerror}",
-            path=str(path),
-            hint="paths are relative to the project's folder",
-        ) from error
+        hint = "paths are relative to the project's folder"
+        raise ConfigError(f"cannot read the env_file: {error.strerror}", hint=hint, path=str(path)) from error
     return parse_env(text, str(path))
 
 

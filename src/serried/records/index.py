@@ -194,10 +194,8 @@ def find(selector: str) -> Selection:
 def _task(selection: Selection, index: int) -> Selection:
     array = selection.record.plan.array
     if array is None:
-        raise RunNotFoundError(
-            f"run `{selection.record.id}` is not an array, so it has no task {index}",
-            hint=f"serried show {selection.record.id}",
-        )
+        hint = f"serried show {selection.record.id}"
+        raise RunNotFoundError(f"run `{selection.record.id}` is not an array, so it has no task {index}", hint=hint)
     if index not in array.indices:
         first, last = min(array.indices), max(array.indices)
         raise RunNotFoundError(

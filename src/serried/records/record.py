@@ -267,10 +267,8 @@ class Record:
     def check_directory(self, what: str) -> None:
         """Raises UsageError if the run directory, and `what` lies in it, has been removed."""
         if not self.where.path.is_dir():
-            raise UsageError(
-                f"the run directory of `{self.id}` was removed together with its {what}",
-                hint=f"it was `{self.where.path}`; a site purges old files",
-            )
+            hint = f"it was `{self.where.path}`; a site purges old files"
+            raise UsageError(f"the run directory of `{self.id}` was removed together with its {what}", hint=hint)
 
     @functools.cached_property
     def plan(self) -> Plan:
@@ -456,8 +454,6 @@ class Record:
             raise RecordUnreadable(f"{path.name} of run `{self.id}` is not a JSON object")
         schema = value.get("schema")
         if not isinstance(schema, int) or schema != SCHEMA:
-            raise RecordUnreadable(
-                f"{path.name} of run `{self.id}` has schema {schema}; this Serried reads {SCHEMA}",
-                hint="use the version of Serried that wrote it",
-            )
+            message = f"{path.name} of run `{self.id}` has schema {schema}; this Serried reads {SCHEMA}"
+            raise RecordUnreadable(message, hint="use the version of Serried that wrote it")
         return value

@@ -74,10 +74,8 @@ def send_request(selection: Selection, *, save: bool, reason: Reason = Reason.US
     try:
         journal = Journal(attempt.control)
     except OSError as error:
-        raise SerriedError(
-            f"`{attempt.control}` cannot be written ({error.strerror})",
-            hint=f"serried stop --now {selection} cancels the job without a request",
-        ) from error
+        hint = f"serried stop --now {selection} cancels the job without a request"
+        raise SerriedError(f"`{attempt.control}` cannot be written ({error.strerror})", hint=hint) from error
     more = {"save": True} if save else {}
     journal.append({"t": time.time(), "request": ToAttempt.STOP, "reason": reason, "by": who(), **more})
     journal.close()
@@ -177,10 +175,9 @@ def _cancel(status: RunStatus, jobs: Sequence[str]) -> None:
     if status.summary is None:
         return
     if status.is_elsewhere:
-        raise SchedulerUnreachable(
-            f"the scheduler that answers here does not have job {jobs[0]}; nothing was cancelled",
-            hint=f"run `{status.id}` was submitted to another cluster: stop it from there",
-        )
+        message = f"the scheduler that answers here does not have job {jobs[0]}; nothing was cancelled"
+        hint = f"run `{status.id}` was submitted to another cluster: stop it from there"
+        raise SchedulerUnreachable(message, hint=hint)
     registered(status.summary.scheduler).cancel(jobs)
 
 

@@ -251,10 +251,9 @@ def check_whole(curves: Curves, found: Sequence[Trace], stops: int, ignore: Sequ
         raise SerriedError("nothing to compare: all logged metrics measure speed, not learning", hint=hint)
     steps = min((trace.steps for trace in found), default=0)
     if steps == 0:
-        raise SerriedError(
-            "the training never checks for a stop notice, so it cannot be stopped and resumed",
-            hint="call `ckpt.step()` once a step, and exit when it is true: see `serried docs train-session`",
-        )
+        message = "the training never checks for a stop notice, so it cannot be stopped and resumed"
+        hint = "call `ckpt.step()` once a step, and exit when it is true: see `serried docs train-session`"
+        raise SerriedError(message, hint=hint)
     if steps <= stops:
         hint = f"at most `--stops {steps - 1}`, or a longer training" if steps > 1 else "a longer training"
         raise SerriedError(f"the training takes {steps} step{'s' * (steps > 1)}, too few for {stops} stops", hint=hint)
@@ -267,10 +266,9 @@ def check_stopped(found: Sequence[Trace], planned: Sequence[int], state: str) ->
     if stops == list(planned):
         return
     if not stops and found and found[0].of("waiting"):
-        raise SerriedError(
-            f"the training waited for a stop notice after step {planned[0]}, and did not see it",
-            hint="serried why last explains its end; a file system that shows changes late may be the reason",
-        )
+        message = f"the training waited for a stop notice after step {planned[0]}, and did not see it"
+        hint = "serried why last explains its end; a file system that shows changes late may be the reason"
+        raise SerriedError(message, hint=hint)
     done = ", ".join(map(str, stops)) or "none"
     raise SerriedError(
         f"stops were planned after steps {', '.join(map(str, planned))}, and took place after {done}; it ended {state}",

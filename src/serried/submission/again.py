@@ -196,10 +196,8 @@ def _script(record: Record, *, is_new: bool) -> tuple[UserScript | None, bytes, 
         try:
             return script, record.where.script.read_bytes(), ()
         except OSError:
-            raise UsageError(
-                f"the job script of run `{record.id}` does not exist any more: `{record.where.script}`",
-                hint=f"`--new-code` uses `{script.path}` as it is now",
-            ) from None
+            message = f"the job script of run `{record.id}` does not exist any more: `{record.where.script}`"
+            raise UsageError(message, hint=f"`--new-code` uses `{script.path}` as it is now") from None
     present = job_script.read(Path(script.path), record.plan.site.scheduler, None)
     changed = "directives of the script have changed: a rerun keeps the old, and `serried submit` reads the new ones"
     cautions = () if present.options(frozenset(script.keys)) == script.options else (changed,)
@@ -211,10 +209,8 @@ def _prepare_recorded(
 ) -> Prepared:
     """`plan` with the `code` of an earlier run: its archive, links and paths. Raises UsageError."""
     if plan.source.archive is None or not Path(plan.source.archive).is_file():
-        raise UsageError(
-            f"the code of run `{code.id}` does not exist any more: `{plan.source.archive}`",
-            hint="`--new-code` uses the project as it is now; the record has the commit and the diff of that run",
-        )
+        hint = "`--new-code` uses the project as it is now; the record has the commit and the diff of that run"
+        raise UsageError(f"the code of run `{code.id}` does not exist any more: `{plan.source.archive}`", hint=hint)
     if plan.container:
         containers.check(plan.container)
     if plan.data:

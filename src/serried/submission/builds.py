@@ -302,10 +302,8 @@ def _plain_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(
-            f"cannot build in `{folder}`: {reason(error)}",
-            hint="the folder must be writable here and visible on compute nodes",
-        ) from error
+        hint = "the folder must be writable here and visible on compute nodes"
+        raise UsageError(f"cannot build in `{folder}`: {reason(error)}", hint=hint) from error
 
 
 def digest(*parts: object) -> str:
@@ -377,18 +375,15 @@ def environment_recipe(environment: Environment, project: Path, environ: Mapping
     if build.kind == "conda":
         conda = environments.conda_program(environ)
         if conda is None and not bare.modules:
-            raise MissingProgramError(
-                "no `conda`, `mamba` or `micromamba` on PATH or in your home directory",
-                hint="https://conda-forge.org/download, or the module that brings it: `environment.modules`",
-            )
+            message = "no `conda`, `mamba` or `micromamba` on PATH or in your home directory"
+            hint = "https://conda-forge.org/download, or the module that brings it: `environment.modules`"
+            raise MissingProgramError(message, hint=hint)
         create = f"conda={shlex.quote(conda or 'conda')}\n"  # from one of the modules
     else:
         python, version = _python(build, bare, environ)
         if source.name == "uv.lock" and shutil.which("uv", path=environ.get("PATH")) is None:
-            raise MissingProgramError(
-                f"`{source}` needs `uv`, which is not on PATH",
-                hint='`pip install uv`, or build from another file: `venv = "requirements.txt"`',
-            )
+            hint = '`pip install uv`, or build from another file: `venv = "requirements.txt"`'
+            raise MissingProgramError(f"`{source}` needs `uv`, which is not on PATH", hint=hint)
         create = f'{shlex.quote(python)} -m venv --clear "$prefix"\n'
     paths = [os.path.relpath(path, project) for path in hashes]
     key = digest(
@@ -414,10 +409,8 @@ def source_of(build: Build, project: Path) -> Path:
     names = SOURCES[build.kind]
     source = next((project / name for name in names if (project / name).is_file()), None)
     if source is None:
-        raise UsageError(
-            f"cannot build an environment: `{project}` has no {', '.join(f'`{name}`' for name in names)}",
-            hint=f'write one, or name the file: `{build.kind} = "cluster/{names[-2]}"`',
-        )
+        message = f"cannot build an environment: `{project}` has no {', '.join(f'`{name}`' for name in names)}"
+        raise UsageError(message, hint=f'write one, or name the file: `{build.kind} = "cluster/{names[-2]}"`')
     return source
 
 
@@ -425,20 +418,16 @@ def install_commands(build: Build, path: Path) -> str:
     """Lines of bash that install the packages listed in `path`. They run in the folder of `path`. Raises UsageError."""
     if build.kind == "conda":
         if build.torch:
-            raise UsageError(
-                "`environment.torch` works only with pip, not with conda",
-                hint=f"name the build of PyTorch in `{path.name}`",
-            )
+            hint = f"name the build of PyTorch in `{path.name}`"
+            raise UsageError("`environment.torch` works only with pip, not with conda", hint=hint)
         return (
             "[[ ${conda##*/} == conda ]] || set -- --yes # conda itself does not ask, and may not know the option\n"
             f'"$conda" env create "$@" --quiet --prefix "$prefix" --file {shlex.quote(path.name)}\n'
         )
     if path.name == "uv.lock":
         if build.torch:
-            raise UsageError(
-                "`environment.torch` cannot change the packages in `uv.lock`",
-                hint="name the index in `[tool.uv.sources]` of `pyproject.toml` and lock again",
-            )
+            hint = "name the index in `[tool.uv.sources]` of `pyproject.toml` and lock again"
+            raise UsageError("`environment.torch` cannot change the packages in `uv.lock`", hint=hint)
         return 'UV_PROJECT_ENVIRONMENT=$prefix uv sync --frozen --python "$prefix/bin/python"\n'
     if path.name == "Pipfile":
         packages = "--requirement /dev/stdin <<'REQUIREMENTS'"
@@ -447,10 +436,8 @@ def install_commands(build: Build, path: Path) -> str:
     elif path.name == "pyproject.toml" and {"project", "build-system"} & _toml(path).keys():
         packages = "--editable ."
     else:
-        raise UsageError(
-            f"cannot build an environment from `{path}`",
-            hint="use `uv.lock`, `Pipfile`, `requirements.txt` or another `.txt`, or `pyproject.toml` with `[project]`",
-        )
+        hint = "use `uv.lock`, `Pipfile`, `requirements.txt` or another `.txt`, or `pyproject.toml` with `[project]`"
+        raise UsageError(f"cannot build an environment from `{path}`", hint=hint)
     index = f" --extra-index-url {TORCH}/{build.torch}" if build.torch else ""
     # -I: packages on PYTHONPATH and in ~/.local are not in the environment, so pip must not count them as installed.
     pip = f'"$prefix/bin/python" -I -m pip install --disable-pip-version-check --no-input{index} {packages}\n'
@@ -549,16 +536,11 @@ def _python(build: Build, bare: Environment, environ: Mapping[str, str]) -> tupl
             break
     details = "\n".join(errors.splitlines()[-LAST_LINES:])
     if done.status == environments.UNABLE:
-        raise EnvironmentFailed(
-            f"cannot build the environment: {environments.describe(bare)} cannot be used here",
-            details=details,
-            hint="`environment.modules` names them; `module avail` lists the modules of this machine",
-        )
-    raise EnvironmentFailed(
-        f"`{candidates[0]}` cannot create virtual environments",
-        details=details,
-        hint="name another: `environment.python`; on Debian and Ubuntu `apt-get install python3-venv`",
-    )
+        message = f"cannot build the environment: {environments.describe(bare)} cannot be used here"
+        hint = "`environment.modules` names them; `module avail` lists the modules of this machine"
+        raise EnvironmentFailed(message, hint=hint, details=details)
+    hint = "name another: `environment.python`; on Debian and Ubuntu `apt-get install python3-venv`"
+    raise EnvironmentFailed(f"`{candidates[0]}` cannot create virtual environments", hint=hint, details=details)
 
 
 def _toml(path: Path) -> dict[str, Any]:

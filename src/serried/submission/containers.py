@@ -49,34 +49,27 @@ def settle(plan: Plan, environ: Mapping[str, str]) -> Plan:
     if recipe is not None:  # to build it takes minutes, and compute nodes may not reach a registry
         folder = recipe.finished()
         if folder is None:
-            raise UsageError(
-                f"the image from `{recipe.source}` is not built, or its source has changed since",
-                hint=f"`serried env build {plan.experiment}`, then submit again",
-            )
+            message = f"the image from `{recipe.source}` is not built, or its source has changed since"
+            raise UsageError(message, hint=f"`serried env build {plan.experiment}`, then submit again")
         container = container._replace(image=str(folder / recipe.product), made_from=recipe.source)
     elif not Path(container.image).exists():
-        raise UsageError(
-            f"the image `{container.image}` does not exist",
-            hint="a relative `container.image` begins at the project's folder",
-        )
+        hint = "a relative `container.image` begins at the project's folder"
+        raise UsageError(f"the image `{container.image}` does not exist", hint=hint)
     if dialect(container) == CHARLIECLOUD:
         _check_charliecloud(container, plan)
     can_copy = bool(plan.site.local_disk) and Path(container.image).is_file()
     if container.local and not can_copy:
         why = f"`{container.image}` is a folder" if plan.site.local_disk else f"`{plan.site.name}` has no `local_disk`"
-        raise UsageError(
-            f"`container.local` copies the image to each node's own disk, but {why}",
-            hint="leave it out: then Serried copies images wherever that is possible",
-        )
+        hint = "leave it out: then Serried copies images wherever that is possible"
+        raise UsageError(f"`container.local` copies the image to each node's own disk, but {why}", hint=hint)
     return plan._replace(container=container._replace(local=can_copy and container.local is not False))
 
 
 def _check_environment(plan: Plan) -> None:
     if plan.environment.venv or plan.environment.conda or plan.environment.build:
-        raise UsageError(
-            "ranks run in a container, but `environment` names a virtual or conda environment of the host",
-            hint='`container.requirements` installs packages into an image; `container.image = "off"` runs in none',
-        )
+        message = "ranks run in a container, but `environment` names a virtual or conda environment of the host"
+        hint = '`container.requirements` installs packages into an image; `container.image = "off"` runs in none'
+        raise UsageError(message, hint=hint)
 
 
 def image_to_build(plan: Plan, container: Container, environ: Mapping[str, str], options: tuple[str, ...]) -> Recipe:
@@ -87,16 +80,12 @@ def image_to_build(plan: Plan, container: Container, environ: Mapping[str, str],
     _check_environment(plan)
     recipe = image_recipe(container, Path(plan.site.root))
     if recipe is None:
-        raise UsageError(
-            f"`{plan.experiment}` has no image to build: `{container.image}` is used as it is",
-            hint="`container.image` may be a definition (`train.def`) or an address (`docker://…`)",
-        )
+        hint = "`container.image` may be a definition (`train.def`) or an address (`docker://…`)"
+        raise UsageError(f"`{plan.experiment}` has no image to build: `{container.image}` is used as it is", hint=hint)
     runtime = container.runtime or _runtime(plan, environ)
     if RUNTIMES[Path(runtime).name] != APPTAINER:
-        raise UsageError(
-            f"Serried does not build images for `{runtime}`",
-            hint="for Charliecloud `ch-image build`, then `ch-convert`; for pyxis `enroot import`",
-        )
+        hint = "for Charliecloud `ch-image build`, then `ch-convert`; for pyxis `enroot import`"
+        raise UsageError(f"Serried does not build images for `{runtime}`", hint=hint)
     activating = environments.whole_lines(plan.environment)
     build = f"build=({shlex.join([runtime, 'build', *options])})\n"
     return dataclasses.replace(recipe, commands=f"{activating}{build}{recipe.commands}")
@@ -107,10 +96,8 @@ def check_runscript(plan: Plan, each: Sequence[Sequence[str]]) -> None:
     is_wanted = any(tuple(words[:1]) == (RUNSCRIPT,) for words in (plan.command, *each))
     if is_wanted and (plan.container is None or dialect(plan.container) != APPTAINER):
         what = f"`{plan.container.runtime}` does not support it" if plan.container else "this run has no container"
-        raise UsageError(
-            f"`{RUNSCRIPT}` runs the script of an Apptainer image, but {what}",
-            hint="name the program: `command`, or words after `--`",
-        )
+        hint = "name the program: `command`, or words after `--`"
+        raise UsageError(f"`{RUNSCRIPT}` runs the script of an Apptainer image, but {what}", hint=hint)
 
 
 def check(container: Container) -> None:
@@ -152,15 +139,13 @@ def _runtime(plan: Plan, environ: Mapping[str, str]) -> str:
 
 def _check_charliecloud(container: Container, plan: Plan) -> None:
     if Path(container.image).suffix == ".sif":
-        raise UsageError(
-            f"`{container.runtime}` cannot run `{container.image}`, which is Apptainer's kind of image",
-            hint='give it a folder or a `.sqfs` (`ch-convert`), or `container.runtime = "apptainer"`',
-        )
+        message = f"`{container.runtime}` cannot run `{container.image}`, which is Apptainer's kind of image"
+        hint = 'give it a folder or a `.sqfs` (`ch-convert`), or `container.runtime = "apptainer"`'
+        raise UsageError(message, hint=hint)
     if container.writable:
-        raise UsageError(
-            f"`{container.runtime}` has no option like `--writable-tmpfs`, which `container.writable` needs",
-            hint='bind a folder where ranks write: `container.binds = ["$SLURM_TMPDIR/out:/out"]`',
-        )
+        message = f"`{container.runtime}` has no option like `--writable-tmpfs`, which `container.writable` needs"
+        hint = 'bind a folder where ranks write: `container.binds = ["$SLURM_TMPDIR/out:/out"]`'
+        raise UsageError(message, hint=hint)
     _check_paths(container, plan, ":")
     fixed = next((bind.source for bind in map(binds.parse, container.binds) if bind.is_read_only), None)
     if fixed:
@@ -181,10 +166,8 @@ def _check_paths(container: Container, plan: Plan, refused: str) -> None:
 def _for_pyxis(container: Container, plan: Plan) -> Container:
     owner = schedulers.owner(container.runtime)
     if owner and owner != schedulers.traits(plan.site.scheduler):
-        raise UsageError(
-            f"`{container.runtime}` is part of {owner.title}, which this cluster does not use",
-            hint='`container.runtime = "apptainer"`',
-        )
+        hint = '`container.runtime = "apptainer"`'
+        raise UsageError(f"`{container.runtime}` is part of {owner.title}, which this cluster does not use", hint=hint)
     if container.contained or container.local or container.requirements:
         raise UsageError("`pyxis` does not support `contained`, `local` or `requirements`")
     _check_paths(container, plan, ":,")
@@ -203,10 +186,8 @@ def image_recipe(container: Container, root: Path) -> Recipe | None:
     image = container.image
     if image.endswith(DEFINITION):
         if container.requirements:
-            raise UsageError(
-                "`container.requirements` are installed on top of an image, but `container.image` is a definition",
-                hint="install them in its `%post`, or name its base image",
-            )
+            message = "`container.requirements` are installed on top of an image, but `container.image` is a definition"
+            raise UsageError(message, hint="install them in its `%post`, or name its base image")
         return _by_definition(Path(image), root)
     if container.requirements:
         return _with_packages(image, Path(container.requirements), root)

@@ -372,10 +372,8 @@ def _check(item: Staged) -> None:
     if not is_archive:
         raise UsageError(f"`data.stage`: `{item.source}` is not a {item.unpack} file, despite its name", hint=as_it_is)
     if item.unpack == "tar" and _block(item, at_end=True).strip(b"\0"):
-        raise UsageError(
-            f"`data.stage`: the archive `{item.source}` has no end: it is truncated, or still being written",
-            hint=as_it_is,
-        )
+        message = f"`data.stage`: the archive `{item.source}` has no end: it is truncated, or still being written"
+        raise UsageError(message, hint=as_it_is)
 
 
 def _block(item: Staged, *, at_end: bool = False) -> bytes:

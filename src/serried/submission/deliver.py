@@ -145,10 +145,8 @@ def assemble(
     try:
         text = script.render(plan, python=sys.executable, command=handover.argv)
     except ValueError as error:
-        raise UsageError(
-            f"neither a scheduler nor a script can carry {error}",
-            hint="look at `root`, the folder's own path, `resources.comment` and `resources.extra`",
-        ) from error
+        hint = "look at `root`, the folder's own path, `resources.comment` and `resources.extra`"
+        raise UsageError(f"neither a scheduler nor a script can carry {error}", hint=hint) from error
     return Prepared(
         plan=plan,
         token=token,
@@ -446,10 +444,9 @@ def probe(root: Path, bytes_needed: int, mode: int) -> None:
         space = os.statvfs(root)
     free, needed = space.f_bavail * space.f_frsize, bytes_needed + SPARE_BYTES
     if free < needed:
-        raise UsageError(
-            f"`{root}` has only {spell(free)} of free space, but this run needs {spell(needed)}",
-            hint="`serried clean --older-than 30d` removes old runs; or set another `root` in the cluster's profile",
-        )
+        message = f"`{root}` has only {spell(free)} of free space, but this run needs {spell(needed)}"
+        hint = "`serried clean --older-than 30d` removes old runs; or set another `root` in the cluster's profile"
+        raise UsageError(message, hint=hint)
 
 
 @contextlib.contextmanager
@@ -459,11 +456,8 @@ def plain_errors(place: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UsageError(
-                f"no space is left in `{place}`",
-                hint="`serried clean --list` shows the largest files, `serried clean` removes old runs",
-                details=str(error),
-            ) from error
+            hint = "`serried clean --list` shows the largest files, `serried clean` removes old runs"
+            raise UsageError(f"no space is left in `{place}`", hint=hint, details=str(error)) from error
         raise UsageError(
             f"cannot write to `{place}`: {reason(error)}",
             hint="runs go to the `root` of the cluster's profile, records to `$XDG_STATE_HOME/serried`; "

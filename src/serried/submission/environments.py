@@ -57,10 +57,8 @@ def job_environment(wanted: Environment, shell: Mapping[str, str], *, is_for_scr
     for name in wanted.secrets:
         value = shell.get(name, file.get(name))
         if value is None:
-            raise UsageError(
-                f"the secret `{name}` is not set",
-                hint=f"`export {name}=…` before submitting, or put it into the env_file",
-            )
+            hint = f"`export {name}=…` before submitting, or put it into the env_file"
+            raise UsageError(f"the secret `{name}` is not set", hint=hint)
         environment[name] = value
     prefix = None if is_for_script else active_prefix(shell)
     environment["PATH"] = _path(wanted, prefix, environment.get("PATH"))
@@ -257,10 +255,8 @@ def choose(environment: Environment, environ: Mapping[str, str], *, inside: bool
         if os.pathsep in prefix:
             raise UsageError(f"cannot activate `{prefix}`: its path contains `:`, the separator of PATH")
         if not (Path(prefix) / "bin" / "python").exists():
-            raise UsageError(
-                f"`{prefix}/bin` has no Python",
-                hint="create the environment again; its original Python may have been removed",
-            )
+            hint = "create the environment again; its original Python may have been removed"
+            raise UsageError(f"`{prefix}/bin` has no Python", hint=hint)
     return environment
 
 
@@ -268,14 +264,10 @@ def _not_a_venv(prefix: str) -> UsageError:
     if Path(prefix).exists():
         return UsageError(f"`{prefix}` is not a virtual environment: it has no `pyvenv.cfg`")
     if "/.serried/environments/" in prefix:
-        return UsageError(
-            f"the virtual environment `{prefix}` does not exist any more",
-            hint="rebuild it: `serried submit`, or `serried rerun --new-code`",
-        )
-    return UsageError(
-        f"the virtual environment `{prefix}` does not exist",
-        hint="`venv = true` has Serried build one from your requirements, and keep it up to date",
-    )
+        hint = "rebuild it: `serried submit`, or `serried rerun --new-code`"
+        return UsageError(f"the virtual environment `{prefix}` does not exist any more", hint=hint)
+    hint = "`venv = true` has Serried build one from your requirements, and keep it up to date"
+    return UsageError(f"the virtual environment `{prefix}` does not exist", hint=hint)
 
 
 def find_conda(name: str, environ: Mapping[str, str]) -> Path:

@@ -325,10 +325,8 @@ def _scheduler_for(plan: Plan, host: str) -> str:
     if is_queued or host.split(".", maxsplit=1)[0] == here.split(".")[0]:
         return plan.site.scheduler
     if not plan.site.inside:  # otherwise the run was inside a job of that scheduler, and needs a new job
-        raise UsageError(
-            f"run `{plan.run}` was on {host}, and this is {here}",
-            hint="no scheduler starts jobs there: log in to that machine",
-        )
+        hint = "no scheduler starts jobs there: log in to that machine"
+        raise UsageError(f"run `{plan.run}` was on {host}, and this is {here}", hint=hint)
     return plan.site.inside
 
 

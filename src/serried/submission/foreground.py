@@ -274,11 +274,9 @@ class FinishedRun:
             return
         run = self.record.id
         failure = self.end.first_failure
-        raise RunFailed(
-            f"run {run}{doing and f', {doing},'} ended {self.state}: {self.end.message or 'no reason is known'}",
-            hint=f"serried why {run}",
-            details="\n".join(failure.tail[-_TAIL:] if failure else ()) or None,
-        )
+        message = f"run {run}{doing and f', {doing},'} ended {self.state}: {self.end.message or 'no reason is known'}"
+        hint = f"serried why {run}"
+        raise RunFailed(message, hint=hint, details="\n".join(failure.tail[-_TAIL:] if failure else ()) or None)
 
 
 def run_to_end(prepared: Prepared, *, here: bool, tick: Callable[[], None] = lambda: None) -> FinishedRun:
@@ -482,10 +480,8 @@ def check_joinable(status: RunStatus, node: int = 0) -> None:
         hint = "`serried shell EXPERIMENT` requests a new allocation"
         raise UsageError(f"run `{status.id}` is not running: it is {status.state}", hint=hint)
     if plan.site.inside:
-        raise UsageError(
-            f"run `{status.id}` runs in a job that Serried did not submit",
-            hint=f"in that job, use `serried run` again, or the commands of {plan.site.inside}",
-        )
+        hint = f"in that job, use `serried run` again, or the commands of {plan.site.inside}"
+        raise UsageError(f"run `{status.id}` runs in a job that Serried did not submit", hint=hint)
     if not 0 <= node < len(status.node_names):
         listed = ", ".join(status.node_names)
         raise UsageError(f"run `{status.id}` has no node {node}", hint=f"from 0: {listed}" if listed else None)

@@ -60,10 +60,8 @@ def make_plan(
         limit = limit._replace(warn_before_seconds=min(limit.warn_before_seconds, most))
     size = len(json.dumps(experiment.config))
     if size > MOST_CONFIG:
-        raise UsageError(
-            f"`config` is {size:,} bytes of JSON, and at most {MOST_CONFIG:,} fit a variable",
-            hint="move long values to a file of the project, and set its path",
-        )
+        hint = "move long values to a file of the project, and set its path"
+        raise UsageError(f"`config` is {size:,} bytes of JSON, and at most {MOST_CONFIG:,} fit a variable", hint=hint)
     environment, webhook = experiment.environment.planned, experiment.notify.webhook
     if webhook is not None and webhook not in (*environment.secrets, *environment.env_file):
         # The address of a webhook is a secret: anybody with the address can write to it.
@@ -150,10 +148,8 @@ def _link_seconds(total_seconds: int, request: Resources, cluster: Cluster) -> i
     """The time limit of each job in a run that takes `limit.total_time`. Raises UsageError if it is unknown."""
     most = request.time or longest(request, cluster)
     if most is None and not schedulers.traits(cluster.scheduler).is_this_machine:
-        raise UsageError(
-            f"`limit.total_time` needs the longest time limit on `{cluster.name}`, which is not known",
-            hint="pass `--time 6h`, or set `time` of the partition in the cluster's profile",
-        )
+        message = f"`limit.total_time` needs the longest time limit on `{cluster.name}`, which is not known"
+        raise UsageError(message, hint="pass `--time 6h`, or set `time` of the partition in the cluster's profile")
     return min(total_seconds, most or total_seconds)
 
 
@@ -333,10 +329,9 @@ def _check(allocation: Allocation, request: Resources, cluster: Cluster, partiti
     for limit, place, others in ((cluster.max_time, f"cluster `{cluster.name}`", ""), (partition_time, where, instead)):
         if limit and seconds > limit:
             spelled = show_duration(limit)
-            raise UsageError(
-                f"{show_walltime(seconds)} were requested, and {place} allows {show_walltime(limit)}",
-                hint=f"--time {spelled}{others}; or, with checkpoints, --time {spelled} --chain {-(-seconds // limit)}",
-            )
+            message = f"{show_walltime(seconds)} were requested, and {place} allows {show_walltime(limit)}"
+            hint = f"--time {spelled}{others}; or, with checkpoints, --time {spelled} --chain {-(-seconds // limit)}"
+            raise UsageError(message, hint=hint)
 
 
 def _check_gpus(allocation: Allocation, cluster: Cluster, partition: Partition | None, where: str) -> None:
@@ -382,10 +377,8 @@ def _check_cpus_and_memory(
             hint = f"`mem_per_node` may be at most {available}"
         elif request.mem_per_cpu is not None:
             hint = f"`mem_per_cpu` counts for each of the {allocation.cpus} CPUs of a node"
-        raise UsageError(
-            f"{show_memory(memory)} of memory per node were requested, and a node of {where} has {available}",
-            hint=hint + instead,
-        )
+        message = f"{show_memory(memory)} of memory per node were requested, and a node of {where} has {available}"
+        raise UsageError(message, hint=hint + instead)
 
 
 def _instead(allocation: Allocation, cluster: Cluster) -> str:
@@ -500,29 +493,23 @@ def choose_launch(
         ranks = experiment.resources.ranks or 1
         message = '`launch.kind = "single"` is one process, and {} were requested'
         if allocation.nodes > 1:
-            raise UsageError(
-                message.format(f"{allocation.nodes} nodes"),
-                hint="pass `--nodes 1` for DataParallel, or use DistributedDataParallel with one rank per GPU",
-            )
+            hint = "pass `--nodes 1` for DataParallel, or use DistributedDataParallel with one rank per GPU"
+            raise UsageError(message.format(f"{allocation.nodes} nodes"), hint=hint)
         if ranks > 1:
             hint = "leave `ranks` out: the process sees all GPUs of its node"
             raise UsageError(message.format(f"{ranks} ranks"), hint=hint)
         allocation = allocation._replace(ranks=1)
     if 0 < allocation.gpus < allocation.ranks and kind not in ("mpirun", "srun"):  # MPI programs may share GPUs
         gpus = f"{allocation.gpus} GPU{'s' if allocation.gpus > 1 else ''}"
-        raise UsageError(
-            f"{allocation.ranks} ranks and {gpus} on each node: some ranks would have no GPU",
-            hint="leave `ranks` out for one rank per GPU, or set `gpus = 0` for ranks without GPUs",
-        )
+        hint = "leave `ranks` out for one rank per GPU, or set `gpus = 0` for ranks without GPUs"
+        raise UsageError(f"{allocation.ranks} ranks and {gpus} on each node: some ranks would have no GPU", hint=hint)
     _check_options(launch, allocation, experiment)
     _check_command(launch, experiment, experiment.command, allocation)
     owner, its = schedulers.owner(kind), schedulers.traits(cluster.scheduler)
     if owner and owner != its:
         where = its.title if its.is_this_machine else f"cluster `{cluster.name}` ({cluster.scheduler})"
-        raise UsageError(
-            f'`launch.kind = "{kind}"` needs {owner.title}, and {where} does not have {owner.title}',
-            hint="`agent`, the default, starts the same ranks everywhere",
-        )
+        message = f'`launch.kind = "{kind}"` needs {owner.title}, and {where} does not have {owner.title}'
+        raise UsageError(message, hint="`agent`, the default, starts the same ranks everywhere")
     return launch, allocation
 
 
@@ -540,31 +527,23 @@ def task_commands(
 
 def _check_options(launch: Launch, allocation: Allocation, experiment: config.Experiment) -> None:
     if launch.max_restarts and launch.kind != "torchrun":
-        raise UsageError(
-            "`launch.max_restarts` is an option of torchrun",
-            hint='set `launch.kind = "torchrun"`, or `limit.restarts` for further attempts of the whole run',
-        )
+        hint = 'set `launch.kind = "torchrun"`, or `limit.restarts` for further attempts of the whole run'
+        raise UsageError("`launch.max_restarts` is an option of torchrun", hint=hint)
     if launch.options and launch.kind in ("agent", "single"):
         raise UsageError(f"`launch.options` are for a launcher, and `{launch.kind}` starts ranks without one")
     split = next((option for option in allocation.extra if option.partition("=")[0] == "--gpus-per-task"), None)
     if split:
-        raise UsageError(
-            f"`{split}` hides the GPUs of a node from its other ranks",
-            hint="remove the option: ranks see all GPUs of their node and use the GPU of their LOCAL_RANK",
-        )
+        hint = "remove the option: ranks see all GPUs of their node and use the GPU of their LOCAL_RANK"
+        raise UsageError(f"`{split}` hides the GPUs of a node from its other ranks", hint=hint)
     if launch.kind != "horovodrun":
         return
     if experiment.container.image:
-        raise UsageError(
-            "`horovodrun` in a container cannot start ranks outside the container",
-            hint="`--launch mpirun`, if Horovod is built with MPI; on one node, `--launch single -- horovodrun -np …`",
-        )
+        hint = "`--launch mpirun`, if Horovod is built with MPI; on one node, `--launch single -- horovodrun -np …`"
+        raise UsageError("`horovodrun` in a container cannot start ranks outside the container", hint=hint)
     elastic = next((option for option in launch.options if option.partition("=")[0] in ELASTIC), None)
     if elastic:
-        raise UsageError(
-            f"`{elastic}` lets Horovod change the number of ranks, which the plan fixes",
-            hint="`limit.restarts` starts another attempt after a failure",
-        )
+        hint = "`limit.restarts` starts another attempt after a failure"
+        raise UsageError(f"`{elastic}` lets Horovod change the number of ranks, which the plan fixes", hint=hint)
 
 
 def _check_command(
@@ -584,25 +563,20 @@ def _check_program(launch: Launch, started: Sequence[str], allocation: Allocatio
     ranks = allocation.nodes * allocation.ranks
     if program in OF_A_CLUSTER and ranks > 1:
         instead = f": --launch {program}" if program in ("srun", "mpirun") else ""
-        raise UsageError(
-            f"the command starts `{program}`, and each of {ranks} ranks would start `{program}` again",
-            hint=f"pass only the rank's command; `launch.kind` selects the launcher{instead}",
-        )
+        message = f"the command starts `{program}`, and each of {ranks} ranks would start `{program}` again"
+        raise UsageError(message, hint=f"pass only the rank's command; `launch.kind` selects the launcher{instead}")
     if program == launch.kind and not is_typed:
-        raise UsageError(
-            f"`{program}` is both launcher and command: each rank would start `{program}` again",
-            hint="pass only the rank's command, such as `python train.py`; put launcher options in `launch.options`",
-        )
+        message = f"`{program}` is both launcher and command: each rank would start `{program}` again"
+        hint = "pass only the rank's command, such as `python train.py`; put launcher options in `launch.options`"
+        raise UsageError(message, hint=hint)
     # Options that name several nodes are meant for one start on each node.
     options = {word.partition("=")[0].replace("_", "-") for word in started}
     is_once_per_node = allocation.ranks == 1 and bool(options & SPANNING)
     if program in DOUBLES and launch.kind not in ("single", program) and ranks > 1 and not is_once_per_node:
         once = f"`--launch single` to start `{program}` once with its own options"
         otherwise = once if allocation.nodes == 1 else f"submit a job script that calls `{program}`"
-        raise UsageError(
-            f"`{program}` starts ranks of its own, and {ranks} ranks would each start `{program}`",
-            hint=f"{_without_launcher(program, started)}, or {otherwise}",
-        )
+        message = f"`{program}` starts ranks of its own, and {ranks} ranks would each start `{program}`"
+        raise UsageError(message, hint=f"{_without_launcher(program, started)}, or {otherwise}")
 
 
 def _without_launcher(program: str, started: Sequence[str]) -> str:

@@ -357,10 +357,8 @@ def settle_search(plan: Plan, environ: Mapping[str, str]) -> Plan:
         pythons.append(str(Path(prefix) / "bin" / "python"))
     if not pythons:
         what = "a Bayesian search" if sweep.search.method == "bayes" else "`early_terminate`"
-        raise UsageError(
-            f"{what} needs Optuna, which neither Serried's Python nor the active environment has",
-            hint=install_hint("sweeps"),
-        )
+        message = f"{what} needs Optuna, which neither Serried's Python nor the active environment has"
+        raise UsageError(message, hint=install_hint("sweeps"))
     journal = sweep.search.journal
     if not journal or not Path(journal).parents[1].is_dir():
         journal = str(RunDirectory(Path(plan.directory)).search)
@@ -387,10 +385,8 @@ def settle_tracking(plan: Plan, environ: Mapping[str, str]) -> Settled:
         return Settled(plan)
     else:
         if MLFLOW in track.sinks and track.mode == ONLINE and not environ.get(SERVER, plan.environment.env.get(SERVER)):
-            raise UsageError(
-                f"`track.mode` is `online`, but `{SERVER}` is not set, which names the server of MLflow",
-                hint=f"`export {SERVER}=https://…`, or `--track offline` to write files",
-            )
+            message = f"`track.mode` is `online`, but `{SERVER}` is not set, which names the server of MLflow"
+            raise UsageError(message, hint=f"`export {SERVER}=https://…`, or `--track offline` to write files")
         if WANDB not in track.sinks:
             return Settled(plan)
         key = tracking.find_key(settings, project)
@@ -461,10 +457,8 @@ def _check_side_commands(plan: Plan) -> None:
     for index, side in enumerate(plan.beside):
         ours = next((found[1] for word in side.command if (found := re.search(_OF_A_RANK, word))), None)
         if ours is not None:
-            raise UsageError(
-                f"command {index} of `beside` uses `{{{ours}}}`, but it runs once on each node, beside the ranks",
-                hint=f"`$SERRIED_NODE` is the node's number; `{{{{{ours}}}}}` is the word itself",
-            )
+            message = f"command {index} of `beside` uses `{{{ours}}}`, but it runs once on each node, beside the ranks"
+            raise UsageError(message, hint=f"`$SERRIED_NODE` is the node's number; `{{{{{ours}}}}}` is the word itself")
         done = shell.run(["/bin/bash", "-n"], input=side.command[0]) if side.shell else None
         if done is not None and (done.status or done.stderr):
             raise UsageError(f"command {index} of `beside` is not valid bash", details=done.stderr.strip())
@@ -483,20 +477,15 @@ def _check_placeholders(plan: Plan, each: Sequence[Sequence[str]]) -> None:
     known = [f"config.{name}" for name in (*plan.config, *(plan.sweep.parameters if plan.sweep else ()))]
     for setting in itertools.chain.from_iterable(map(command_lines.used, words)):
         if setting.startswith("config.") and setting not in known:
-            raise UsageError(
-                f"the command uses `{{{setting}}}`, but `config` has no such setting",
-                hint=did_you_mean(setting, known) or f"set it, or write `{{{{{setting}}}}}` for the word itself",
-            )
+            hint = did_you_mean(setting, known) or f"set it, or write `{{{{{setting}}}}}` for the word itself"
+            raise UsageError(f"the command uses `{{{setting}}}`, but `config` has no such setting", hint=hint)
     if not plan.after and any(map(_AFTER.search, words)):  # `{after}/results` would be a folder of the system
-        raise UsageError(
-            "the command uses `{after}`, but this run has no dependency",
-            hint="`serried submit`, with `after` in the file or `--after RUN`; `serried run` never waits",
-        )
+        hint = "`serried submit`, with `after` in the file or `--after RUN`; `serried run` never waits"
+        raise UsageError("the command uses `{after}`, but this run has no dependency", hint=hint)
     if plan.array is None and any(map(_TASK.search, words)):
-        raise UsageError(
-            "the command uses `{task}`, the index of an array's task, but this run is not an array",
-            hint="`--array 0-9`, or `array` in the experiment; `{task:--seed=}` disappears without one",
-        )
+        message = "the command uses `{task}`, the index of an array's task, but this run is not an array"
+        hint = "`--array 0-9`, or `array` in the experiment; `{task:--seed=}` disappears without one"
+        raise UsageError(message, hint=hint)
 
 
 def _unset_variables(plan: Plan, each: Sequence[Sequence[str]], environment: Mapping[str, str]) -> Iterator[str]:
@@ -515,19 +504,17 @@ def divide(plan: Plan) -> Plan:
     """The plan, with its array in as many jobs as the scheduler needs. Raises UsageError for too many jobs or tasks."""
     is_prequeued = plan.has_links and plan.limit.continue_by == names.PREQUEUED
     if is_prequeued and plan.limit.restarts >= MOST_PREQUEUED:  # a typing error must not fill the queue
-        raise UsageError(
-            f"the run needs {plan.limit.restarts + 1:,} jobs in the queue, but {MOST_PREQUEUED} is the most",
-            hint="a longer `--time` needs fewer jobs; or run for a shorter time, then `serried rerun` continues it",
-        )
+        message = f"the run needs {plan.limit.restarts + 1:,} jobs in the queue, but {MOST_PREQUEUED} is the most"
+        hint = "a longer `--time` needs fewer jobs; or run for a shorter time, then `serried rerun` continues it"
+        raise UsageError(message, hint=hint)
     if plan.array is None:
         return plan
     limits = schedulers.cluster(plan.site.scheduler).array_limits(os.environ)
     indices = plan.array.indices
     if limits.jobs is not None and len(indices) >= limits.jobs:
-        raise UsageError(
-            f"the array has {len(indices):,} tasks, but `{plan.site.name}` keeps fewer than {limits.jobs:,} jobs",
-            hint=f"submit up to {limits.jobs // 2:,} at a time, because other users' jobs count, too",
-        )
+        message = f"the array has {len(indices):,} tasks, but `{plan.site.name}` keeps fewer than {limits.jobs:,} jobs"
+        hint = f"submit up to {limits.jobs // 2:,} at a time, because other users' jobs count, too"
+        raise UsageError(message, hint=hint)
     size = limits.below or limits.tasks
     is_large = bool((limits.below and indices[-1] >= limits.below) or (limits.tasks and len(indices) > limits.tasks))
     offsets = divide_indices(indices, size if is_large else None, in_ranges=limits.in_ranges)
@@ -537,10 +524,8 @@ def divide(plan: Plan) -> Plan:
     if is_large:
         most, less = f"arrays of up to {size:,} tasks", f"up to {size:,} tasks at a time"
     if is_prequeued:
-        raise UsageError(
-            f"`{plan.site.name}` accepts {most}, and the later jobs of any other array cannot be queued now",
-            hint=f'submit {less}; on Slurm, `continue = "requeue"` in `[limit]` also works',
-        )
+        message = f"`{plan.site.name}` accepts {most}, and the later jobs of any other array cannot be queued now"
+        raise UsageError(message, hint=f'submit {less}; on Slurm, `continue = "requeue"` in `[limit]` also works')
     holds = schedulers.traits(plan.site.scheduler).hold_options
     hold = next((word for word in plan.allocation.extra if word in holds), None)
     if hold and len(offsets) > 1:
@@ -558,10 +543,8 @@ def _check_workdir(plan: Plan, project: Path) -> None:
     if not (project / plan.source.workdir).is_dir():
         if plan.script:
             raise UsageError(f"the folder in which the script starts does not exist: `{project / plan.source.workdir}`")
-        raise UsageError(
-            f"the working directory `{plan.source.workdir}` is not in the project `{project}`",
-            hint="`workdir` is relative to the folder of `serried.toml`",
-        )
+        hint = "`workdir` is relative to the folder of `serried.toml`"
+        raise UsageError(f"the working directory `{plan.source.workdir}` is not in the project `{project}`", hint=hint)
 
 
 def _with_key(plan: Plan, environ: Mapping[str, str]) -> Mapping[str, str]:
@@ -578,10 +561,8 @@ def job_environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
     variables = environments.job_environment(plan.environment, _with_key(plan, environ), is_for_script=is_for_script)
     webhook = plan.notify.webhook if plan.notify else None
     if webhook and not re.fullmatch(_ADDRESS, variables.get(webhook, "")):
-        raise UsageError(
-            f"`{webhook}`, which `notify.webhook` names, is not a web address",
-            hint="write `https://` and a host, without a user, spaces or non-ASCII letters; the value is a secret",
-        )
+        hint = "write `https://` and a host, without a user, spaces or non-ASCII letters; the value is a secret"
+        raise UsageError(f"`{webhook}`, which `notify.webhook` names, is not a web address", hint=hint)
     return variables
 
 
@@ -662,15 +643,11 @@ def _check_paths(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) -> N
         if _is_held(survey, path):
             continue
         if _leads_out(path):
-            raise UsageError(
-                f"`{script}` is outside of the snapshot of `{survey.project}`",
-                hint="submit from the folder with all of the code, and set `workdir` in its `serried.toml`",
-            )
+            hint = "submit from the folder with all of the code, and set `workdir` in its `serried.toml`"
+            raise UsageError(f"`{script}` is outside of the snapshot of `{survey.project}`", hint=hint)
         if os.path.lexists(survey.project / path):
-            raise UsageError(
-                f"`{script}` is not in the snapshot that the job gets: git ignores it",
-                hint=f'`link = ["{path}"]` under `[project]` links to it; or `git add` it',
-            )
+            hint = f'`link = ["{path}"]` under `[project]` links to it; or `git add` it'
+            raise UsageError(f"`{script}` is not in the snapshot that the job gets: git ignores it", hint=hint)
         folder = Path(path).parent
         there = [Path(file).name for file in survey.files if Path(file).parent == folder]
         raise _no_script(survey.project / path, script, there)
@@ -692,10 +669,8 @@ def _check_scripts(plan: Plan, each: Sequence[Sequence[str]]) -> None:
 
 
 def _no_script(path: Path, script: str, there: Sequence[str]) -> UsageError:
-    return UsageError(
-        f"`{os.path.normpath(path.parent)}` has no `{script}`",
-        hint=did_you_mean(path.name, there) or "paths in a command are relative to `workdir`",
-    )
+    hint = did_you_mean(path.name, there) or "paths in a command are relative to `workdir`"
+    return UsageError(f"`{os.path.normpath(path.parent)}` has no `{script}`", hint=hint)
 
 
 def _path_warnings(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) -> Iterator[str]:

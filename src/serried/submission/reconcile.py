@@ -64,10 +64,8 @@ def forget(record: Record) -> str | None:
     open_ = [each for each in record.submissions if each.is_open]
     open_ = [each for each in open_ if each.state == SubmissionState.UNCERTAIN or not is_at_work(each, now)]
     if not open_:
-        raise UsageError(
-            f"no submission of run `{record.id}` is uncertain",
-            hint=f"`serried stop {record.id}` ends it; `serried show {record.id}` shows its state",
-        )
+        hint = f"`serried stop {record.id}` ends it; `serried show {record.id}` shows its state"
+        raise UsageError(f"no submission of run `{record.id}` is uncertain", hint=hint)
     for submission in open_:
         tokens = record.tokens_of(submission)
         begun = any(_owner(record, token) not in (None, WITHDRAWN) for token in tokens)

@@ -216,10 +216,8 @@ def order(after: Mapping[str, Sequence[str]]) -> list[str]:
     try:
         return [*sorter.static_order()]
     except graphlib.CycleError as error:
-        raise UsageError(
-            f"experiments depend on each other in a cycle: {' → '.join(f'`{name}`' for name in error.args[1])}",
-            hint="remove one of these names from `after` in the file",
-        ) from None
+        message = f"experiments depend on each other in a cycle: {' → '.join(f'`{name}`' for name in error.args[1])}"
+        raise UsageError(message, hint="remove one of these names from `after` in the file") from None
 
 
 def decide_inside(request: Request, inside: Inside, directory: Path, environ: Mapping[str, str]) -> Decided:
@@ -248,10 +246,8 @@ def decide_inside(request: Request, inside: Inside, directory: Path, environ: Ma
     asked = plan.allocation
     for what, wanted, there in (("nodes", asked.nodes, len(inside.hosts)), ("GPUs per node", asked.gpus, inside.gpus)):
         if wanted > there:
-            raise UsageError(
-                f"{wanted} {what} were requested, but job {inside.job} has {there}",
-                hint="leave the option out: `serried run` uses the whole job",
-            )
+            hint = "leave the option out: `serried run` uses the whole job"
+            raise UsageError(f"{wanted} {what} were requested, but job {inside.job} has {there}", hint=hint)
     ranks_are_set = "resources.ranks" not in plan.defaults or asked.gpus
     allocation = Allocation(
         nodes=asked.nodes,
@@ -275,10 +271,8 @@ def _behind(decided: Decided, request: Request, among: Sequence[str]) -> Decided
     for name in in_file:
         if name not in resolved.experiments:
             known = ", ".join(f"`{experiment}`" for experiment in resolved.experiments)
-            raise UsageError(
-                f"`{resolved.experiment.name}` depends on `{name}`, which is not an experiment",
-                hint=did_you_mean(name, resolved.experiments) or f"there are {known}",
-            )
+            hint = did_you_mean(name, resolved.experiments) or f"there are {known}"
+            raise UsageError(f"`{resolved.experiment.name}` depends on `{name}`, which is not an experiment", hint=hint)
     together = {name: parse_dependency(text)[1] for name, text in in_file.items() if name in among}
     if request.after is not None:
         # Dependencies on the command line are for experiments that depend on none of the others.
@@ -315,10 +309,8 @@ def _array(
             raise UsageError("`--parallel` needs an array", hint="`--array 0-9`, `--repeat 10`, or `--commands FILE`")
         return None, ()
     if each and indices[-1] >= len(each):
-        raise UsageError(
-            f"`--array` has task {indices[-1]}, but `{request.each}` has {len(each)} commands, counted from 0",
-            hint="leave out `--array` to run them all",
-        )
+        message = f"`--array` has task {indices[-1]}, but `{request.each}` has {len(each)} commands, counted from 0"
+        raise UsageError(message, hint="leave out `--array` to run them all")
     array = Array(indices, request.parallel or parallel, bool(each))
     return array, tuple(each[index] for index in indices) if each else ()
 
@@ -362,10 +354,8 @@ def _with_sweep(plan: Plan, definition: SweepDefinition) -> Plan:
     if plan.draws and plan.script:
         raise UsageError("`--workers` does not apply to a job script", hint="`--parallel N` limits its jobs")
     if plan.draws and plan.has_links:
-        raise UsageError(
-            "with `--workers`, a trial cannot continue in a job of its own",
-            hint="`--set limit.restarts=0`; `serried sweep retry` continues trials that the time limit has cut",
-        )
+        hint = "`--set limit.restarts=0`; `serried sweep retry` continues trials that the time limit has cut"
+        raise UsageError("with `--workers`, a trial cannot continue in a job of its own", hint=hint)
     _check_overrides(plan.command, {name: parameter.values for name, parameter in definition.parameters.items()})
     parameters = (*definition.parameters, *((SEED,) if definition.seeds else ()))
     metric, search, is_bayes = definition.metric, None, definition.method == BAYES
@@ -427,10 +417,8 @@ def _repeated(
 ) -> tuple[Array, tuple[tuple[str, ...], ...]]:
     """The same with repeats: the repeats of a command are consecutive tasks."""
     if request.array is not None:
-        raise UsageError(
-            "`--repeat` numbers the tasks itself, so `--array` cannot be given with it",
-            hint="`--array 0-4` alone runs the command five times, with five seeds",
-        )
+        hint = "`--array 0-4` alone runs the command five times, with five seeds"
+        raise UsageError("`--repeat` numbers the tasks itself, so `--array` cannot be given with it", hint=hint)
     count = repeat * max(len(each), 1)
     if count > values.MOST_TASKS:
         raise UsageError(f"`--repeat {repeat}` has over {values.MOST_TASKS:,} tasks", hint="submit several runs")

@@ -176,11 +176,8 @@ def _from_git(project: Path, start: str = os.curdir) -> _Listed | None:
     except GitError as error:
         if not any((folder / ".git").exists() for folder in (project, *project.parents)):
             return None
-        raise UsageError(
-            "git does not list this project's files",
-            hint="fix the error that git reports, or use `--set project.snapshot=false` to run in place",
-            details=str(error),
-        ) from error
+        hint = "fix the error that git reports, or use `--set project.snapshot=false` to run in place"
+        raise UsageError("git does not list this project's files", hint=hint, details=str(error)) from error
     if not listed:
         return None
     files: list[str] = []
@@ -224,10 +221,8 @@ def _from_walk(project: Path, link: Sequence[str], excluded: Sequence[str]) -> _
     scanned = 0
 
     def refuse(error: OSError) -> None:
-        raise UsageError(
-            f"cannot list `{error.filename}`: {error.strerror}",
-            hint=f'make it readable, or link it: `link = ["{folder or "."}"]` under `[project]`',
-        ) from error
+        hint = f'make it readable, or link it: `link = ["{folder or "."}"]` under `[project]`'
+        raise UsageError(f"cannot list `{error.filename}`: {error.strerror}", hint=hint) from error
 
     while pending:
         folder = pending.pop()
@@ -285,10 +280,8 @@ def _links(project: Path, ignored: Sequence[str], link: Sequence[str], excluded:
         is_inside = pattern and not Path(pattern).is_absolute() and ".." not in pattern.split("/")
         paths = [str(path.relative_to(project)) for path in project.glob(pattern)] if is_inside else []
         if not paths:
-            raise UsageError(
-                f"`project.link` names `{pattern}`, which is not in `{project}`",
-                hint="paths are relative to the project's folder and stay within it",
-            )
+            hint = "paths are relative to the project's folder and stay within it"
+            raise UsageError(f"`project.link` names `{pattern}`, which is not in `{project}`", hint=hint)
         links.update(paths)
     # With a link to the folder of the runs, runs would see each other.
     return tuple(sorted(name for name in links if not any(_is_below(path, (name,)) for path in excluded)))
@@ -511,20 +504,18 @@ def _hooked(module: Path, project: Path) -> Iterator[Path]:
     mapping = _mapping(code)
     # The project's path, and not only a longer path that begins with it.
     if mapping is None and re.search(re.escape(str(project)) + r"(?![^/'\"\\])", code):
-        raise UsageError(
-            f"`{module}` imports this project by a hook that Serried cannot redirect to a snapshot",
-            hint="install it without `-e` (`pip install .`), or run in place: `--set project.snapshot=false`",
-        )
+        message = f"`{module}` imports this project by a hook that Serried cannot redirect to a snapshot"
+        hint = "install it without `-e` (`pip install .`), or run in place: `--set project.snapshot=false`"
+        raise UsageError(message, hint=hint)
     for name, where in (mapping or {}).items():
         target = Path(os.path.realpath(where))
         if not target.is_relative_to(project):
             continue
         parts = name.split(".")
         if list(target.with_suffix("").parts[-len(parts) :]) != parts:
-            raise UsageError(
-                f"package `{name}` has an editable install from `{target}`, a folder of another name",
-                hint="rename the folder to the package's name, or run in place: `--set project.snapshot=false`",
-            )
+            message = f"package `{name}` has an editable install from `{target}`, a folder of another name"
+            hint = "rename the folder to the package's name, or run in place: `--set project.snapshot=false`"
+            raise UsageError(message, hint=hint)
         yield target.parents[len(parts) - 1]
 
 
@@ -627,10 +618,8 @@ def _members(survey: Survey) -> Iterator[tuple[tarfile.TarInfo, io.BytesIO | Non
         except (FileNotFoundError, NotADirectoryError):
             continue
         except PermissionError as error:
-            raise UsageError(
-                f"cannot read `{path}`: {error.strerror}",
-                hint=f"make it readable, or leave it out of the snapshot by a line `/{path}` in `.gitignore`",
-            ) from error
+            hint = f"make it readable, or leave it out of the snapshot by a line `/{path}` in `.gitignore`"
+            raise UsageError(f"cannot read `{path}`: {error.strerror}", hint=hint) from error
 
 
 def _target(root: Path, path: str) -> str:

@@ -262,10 +262,9 @@ class SweepDefinition:
             raise UsageError("a Bayesian search needs a number of trials", hint=hint)
         drawn = next(iter(self.random_parameters), None)
         if drawn is not None and self.run_cap is None:
-            raise UsageError(
-                f"`{drawn}` is drawn ({self.parameters[drawn]}), so the sweep needs a number of draws",
-                hint=f"`--count 20`, `run_cap = 20` in a file, or all of some values: `--grid {drawn}=…`",
-            )
+            message = f"`{drawn}` is drawn ({self.parameters[drawn]}), so the sweep needs a number of draws"
+            hint = f"`--count 20`, `run_cap = 20` in a file, or all of some values: `--grid {drawn}=…`"
+            raise UsageError(message, hint=hint)
         if self.method == BAYES and self.seeds:
             raise UsageError("`seeds` and a Bayesian search exclude each other", hint="keep one of them")
         if self.pruner and self.seeds:
@@ -277,10 +276,8 @@ class SweepDefinition:
         if self.method == BAYES:
             _ = self.space
         if self.size > MOST_TASKS:
-            raise UsageError(
-                f"the sweep has {self.size:,} trials, and {MOST_TASKS:,} is the most",
-                hint='fewer values, or `method = "random"` with a `run_cap`',
-            )
+            hint = 'fewer values, or `method = "random"` with a `run_cap`'
+            raise UsageError(f"the sweep has {self.size:,} trials, and {MOST_TASKS:,} is the most", hint=hint)
 
 
 def read_file(path: Path) -> SweepDefinition:

@@ -130,17 +130,13 @@ class SweepResults:
         Raises UsageError if no trial that completed has logged the metric.
         """
         if not self.sweep.metric:
-            raise UsageError(
-                f"sweep `{self.sweep.first}` has no metric, so no trial is the best",
-                hint=f"serried sweep show {self.sweep.first} --metric NAME:max",
-            )
+            hint = f"serried sweep show {self.sweep.first} --metric NAME:max"
+            raise UsageError(f"sweep `{self.sweep.first}` has no metric, so no trial is the best", hint=hint)
         found = self.best_so_far
         if found is not None:
             return found
-        raise UsageError(
-            f"no completed trial of sweep `{self.sweep.first}` has logged `{self.sweep.metric}`",
-            hint=f"serried sweep show {self.sweep.first}",
-        )
+        message = f"no completed trial of sweep `{self.sweep.first}` has logged `{self.sweep.metric}`"
+        raise UsageError(message, hint=f"serried sweep show {self.sweep.first}")
 
 
 def _rank(value: float | None, goal: str) -> tuple[bool, float]:

@@ -61,10 +61,8 @@ def draw_sweep(results: SweepResults, path: Path) -> list[Path]:
     """
     sweep = results.sweep
     if not sweep.metric:
-        raise UsageError(
-            f"sweep `{sweep.first}` has no metric, so `--plot` has no values",
-            hint=f"serried sweep show {sweep.first} --metric NAME:max --plot {path}",
-        )
+        hint = f"serried sweep show {sweep.first} --metric NAME:max --plot {path}"
+        raise UsageError(f"sweep `{sweep.first}` has no metric, so `--plot` has no values", hint=hint)
     if not any(trial.counts for trial in results.trials):
         raise UsageError(f"no completed trial of sweep `{sweep.first}` has a value of `{sweep.metric}`")
     written = []

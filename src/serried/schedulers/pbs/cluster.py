@@ -194,17 +194,13 @@ def inside(environ: Mapping[str, str]) -> Inside:
     """The job around us: its hosts are in the node file, `qstat` reports the rest."""
     job, task = environ["PBS_JOBID"], environ.get("PBS_TASKNUM", "1")
     if task.lstrip("0") != "1":
-        raise UsageError(
-            f"this is task {task} of job {job}, and each of them would start all ranks",
-            hint="start it once, without `pbsdsh`; `--cluster local` uses this node alone",
-        )
+        hint = "start it once, without `pbsdsh`; `--cluster local` uses this node alone"
+        raise UsageError(f"this is task {task} of job {job}, and each of them would start all ranks", hint=hint)
     try:
         lines = Path(environ.get("PBS_NODEFILE", "")).read_text(encoding="utf-8").split()
     except OSError as error:
-        raise UsageError(
-            f"the node file of job {job} cannot be read here: {error.strerror}",
-            hint="only the job's first node has it; `--cluster local` uses this node alone",
-        ) from None
+        hint = "only the job's first node has it; `--cluster local` uses this node alone"
+        raise UsageError(f"the node file of job {job} cannot be read here: {error.strerror}", hint=hint) from None
     programs = environ.get("PBS_EXEC", "/opt/pbs") + "/bin"
     path = os.pathsep.join((environ.get("PATH", os.defpath), programs))
     asked = {**scrub(environ), "PATH": path, "LC_ALL": "C"}

@@ -311,10 +311,8 @@ def _array(plan: Plan, task: str) -> list[str]:
     throttle = f"%{plan.array.parallel}" if plan.array.parallel else ""
     step = indices[1] - indices[0]
     if list(indices) != list(range(indices[0], indices[-1] + 1, step)):
-        raise UsageError(
-            "PBS runs only arrays whose indices are a range with a step, such as `0-99` or `0-98:2`",
-            hint="submit one range at a time, or the whole range: unwanted tasks can end at once",
-        )
+        message = "PBS runs only arrays whose indices are a range with a step, such as `0-99` or `0-98:2`"
+        raise UsageError(message, hint="submit one range at a time, or the whole range: unwanted tasks can end at once")
     return ["-J", f"{indices[0]}-{indices[-1]}" + (f":{step}" if step > 1 else "") + throttle]
 
 
@@ -357,15 +355,11 @@ class Pbs(CommandScheduler):
         Raises UsageError for what PBS cannot be asked: an array whose indices are no range, a job that requeues itself.
         """
         if plan.may_requeue:
-            raise UsageError(
-                "PBS lets no job requeue itself: `qrerun` is for operators",
-                hint='`continue = "prequeued"` in `[limit]` or, where compute nodes may submit, "successor"',
-            )
+            hint = '`continue = "prequeued"` in `[limit]` or, where compute nodes may submit, "successor"'
+            raise UsageError("PBS lets no job requeue itself: `qrerun` is for operators", hint=hint)
         if plan.has_links and plan.limit.continue_by == names.SUCCESSOR and _is_array(plan, ""):
-            raise UsageError(
-                "PBS lets no job wait for one task of an array",
-                hint='`continue = "prequeued"` in `[limit]`: then each array waits for all of the one before',
-            )
+            hint = '`continue = "prequeued"` in `[limit]`: then each array waits for all of the one before'
+            raise UsageError("PBS lets no job wait for one task of an array", hint=hint)
         handover = _handover(plan)
         words = ("/bin/bash", plan.directory + "/job.sh", token, str(handover))
         # No job of PBS can wait for one task: it waits for the whole array, then looks how that task ended.
@@ -382,10 +376,8 @@ class Pbs(CommandScheduler):
     ) -> SubmitCommand:
         """`qsub -I`. It knows no `now`: who asked for that looks how the job stands."""
         if not has_terminal:
-            raise UsageError(
-                "PBS starts interactive jobs only from a terminal",
-                hint="`serried submit -- COMMAND`, then `serried wait` and `serried logs`",
-            )
+            hint = "`serried submit -- COMMAND`, then `serried wait` and `serried logs`"
+            raise UsageError("PBS starts interactive jobs only from a terminal", hint=hint)
         handover = _handover(plan)
         allocation = plan.allocation
         argv = (

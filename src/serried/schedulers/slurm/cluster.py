@@ -237,10 +237,8 @@ def inside(environ: Mapping[str, str]) -> Inside:
     """The job around us. `scontrol` reports it: the environment differs with the way into the job."""
     job, task = environ["SLURM_JOB_ID"], environ.get("SLURM_PROCID", "0")
     if task != "0":
-        raise UsageError(
-            f"this is task {task} of a step, and each of them would start all ranks",
-            hint="start it once, without `srun`",
-        )
+        hint = "start it once, without `srun`"
+        raise UsageError(f"this is task {task} of a step, and each of them would start all ranks", hint=hint)
     result = query(("scontrol", "show", "job", "--details", "--oneliner", job), {**environ, "LC_ALL": "C"})
     if result.status:
         raise SchedulerUnreachable(f"Slurm does not report the resources of job {job}", details=result.stderr)

@@ -408,10 +408,8 @@ class Slurm(CommandScheduler):
         # One option for all that it waits for, because sbatch takes the last.
         of_script = plan.script.dependency if plan.script else ""
         if after and "?" in of_script:
-            raise UsageError(
-                f"Slurm cannot combine `--dependency={of_script}` of the script with another dependency",
-                hint="replace each `?` by a comma, or submit without `--after`",
-            )
+            message = f"Slurm cannot combine `--dependency={of_script}` of the script with another dependency"
+            raise UsageError(message, hint="replace each `?` by a comma, or submit without `--after`")
         awaited = ",".join(filter(None, (of_script, f"afterany:{after}" if after else "")))
         waits = (f"--dependency={awaited}",) if awaited else ()
         hold = ("--hold",) if held else ()
