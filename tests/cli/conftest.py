@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +124,19 @@ def closed(schema):
     return {name: closed(value) for name, value in schema.items()} | (
         {"additionalProperties": False} if is_object else {}
     )
+
+
+@pytest.fixture
+def said(monkeypatch, capsys):
+    """What a line prints, on stdout and then on stderr, without a fake scheduler or clock."""
+
+    def said(line: str) -> str:
+        monkeypatch.setattr("sys.argv", ["serried", *shlex.split(line)])
+        with contextlib.suppress(SystemExit):
+            cli.main()
+        return "".join(capsys.readouterr())
+
+    return said
 
 
 @pytest.fixture

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import click
-import pytest
 from click.testing import CliRunner
 
 from serried import cli
@@ -47,17 +44,6 @@ def test_a_short_help_fits_a_screen_and_a_long_one_has_every_option(path: str):
 
 def test_the_table_of_short_helps_has_the_long_ones_alone():
     assert set(SHORT) == {path for path, command in COMMANDS.items() if len(command.params) > 15}
-
-
-@pytest.fixture
-def said(monkeypatch, capsys):
-    def said(line: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["serried", *line.split()])
-        with contextlib.suppress(SystemExit):
-            cli.main()
-        return "".join(capsys.readouterr())
-
-    return said
 
 
 def test_the_first_page_fits_a_screen_and_another_has_all_commands(said):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import importlib.util
 import json
@@ -24,81 +23,78 @@ OF_RERUN = "a rerun keeps the settings of its run; for others: serried submit â€
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("line", "expected"),
     [
-        (["sho", "last"], "unknown command: `sho`|did you mean `serried show`? Show a run's plan, timeline and files."),
-        (["squeue"], "unknown command: `squeue`|did you mean `serried ps`? List runs, the running ones first."),
-        (["attach", "last"], "unknown command: `attach`|did you mean `serried shell RUN --rank N`?"),
-        (["du"], "unknown command: `du`|did you mean `serried clean --list`?"),
-        (["ui"], "unknown command: `ui`|did you mean `serried watch --web`?"),
-        (["watch", "--port", "9"], "`--port` needs `--web`|serried watch --web shows the page"),
-        (["watch", "--web", "--once"], "`--web` and `--once` are mutually exclusive|serried watch --web"),
-        (["clean", "--all"], "`--all` needs `--list`|serried clean --list --all"),
+        ("sho last", "unknown command: `sho`|did you mean `serried show`? Show a run's plan, timeline and files."),
+        ("squeue", "unknown command: `squeue`|did you mean `serried ps`? List runs, the running ones first."),
+        ("attach last", "unknown command: `attach`|did you mean `serried shell RUN --rank N`?"),
+        ("du", "unknown command: `du`|did you mean `serried clean --list`?"),
+        ("ui", "unknown command: `ui`|did you mean `serried watch --web`?"),
+        ("watch --port 9", "`--port` needs `--web`|serried watch --web shows the page"),
+        ("watch --web --once", "`--web` and `--once` are mutually exclusive|serried watch --web"),
+        ("clean --all", "`--all` needs `--list`|serried clean --list --all"),
+        ("clean --host n1 last", "`--host` and `RUN` are mutually exclusive|serried clean --host NAME [--host NAME]"),
+        ("init --name x", "`--name` needs `--from`|serried init --from FILE --name NAME"),
+        ("report last --explain", "`--explain` and `RUN` are mutually exclusive|serried report --explain"),
+        ("shell --rank 1", "`--rank` needs `RUN`|serried shell RUN --node N or --rank N"),
         (
-            ["clean", "--host", "n1", "last"],
-            "`--host` and `RUN` are mutually exclusive|serried clean --host NAME [--host NAME]",
-        ),
-        (["init", "--name", "x"], "`--name` needs `--from`|serried init --from FILE --name NAME"),
-        (["report", "last", "--explain"], "`--explain` and `RUN` are mutually exclusive|serried report --explain"),
-        (["shell", "--rank", "1"], "`--rank` needs `RUN`|serried shell RUN --node N or --rank N"),
-        (
-            ["stop", "x", "--forget", "--now"],
+            "stop x --forget --now",
             "`--forget` and `--now` are mutually exclusive|--forget is for a run that may have no job",
         ),
-        (["cancel", "last"], "unknown command: `cancel`|did you mean `serried stop`? Stop runs."),
-        (["xyzzy"], "unknown command: `xyzzy`|serried --help lists them"),
-        (["submit", "--clustr", "x"], "unknown option: `--clustr`|did you mean `--cluster`?"),
-        (["submit", "--mem-per-gpu", "8G"], "unknown option: `--mem-per-gpu`|did you mean `--mem`?"),
-        (["submit", "--nproc_per_node=4"], "unknown option: `--nproc_per_node`|did you mean `--ranks`?"),
-        (["submit", "-G", "2"], "unknown option: `-G`|did you mean `--gpus`?"),
-        (["submit", "--wrap", "python train.py"], "unknown option: `--wrap`|did you mean `-- COMMAND`?"),
-        (["submit", "--export=X=1"], "unknown option: `--export`|did you mean `--env`?"),
-        (["submit", "--modules", "x"], "unknown option: `--modules`|did you mean `--module`?"),
-        (["submit", "--conda", "x"], "unknown option: `--conda`|did you mean `--set environment.conda=VALUE`?"),
-        (["submit", "--max-restarts=2"], "unknown option: `--max-restarts`|did you mean `--restarts`?"),
-        (["submit", "train", "--env"], "option `--env` requires an argument|serried submit --help"),
-        (["submit", "a", "b", "--restarts", "x"], "`--restarts` must be a whole number from 0|serried submit --help"),
-        (["submit", "-n", "0"], "`-n` must be a whole number from 1|serried submit --help"),
-        (["submit", "-o", "x.log"], "unknown option: `-o`|Serried keeps the output: serried logs RUN"),
+        ("cancel last", "unknown command: `cancel`|did you mean `serried stop`? Stop runs."),
+        ("xyzzy", "unknown command: `xyzzy`|serried --help lists them"),
+        ("submit --clustr x", "unknown option: `--clustr`|did you mean `--cluster`?"),
+        ("submit --mem-per-gpu 8G", "unknown option: `--mem-per-gpu`|did you mean `--mem`?"),
+        ("submit --nproc_per_node=4", "unknown option: `--nproc_per_node`|did you mean `--ranks`?"),
+        ("submit -G 2", "unknown option: `-G`|did you mean `--gpus`?"),
+        ("submit --wrap 'python train.py'", "unknown option: `--wrap`|did you mean `-- COMMAND`?"),
+        ("submit --export=X=1", "unknown option: `--export`|did you mean `--env`?"),
+        ("submit --modules x", "unknown option: `--modules`|did you mean `--module`?"),
+        ("submit --conda x", "unknown option: `--conda`|did you mean `--set environment.conda=VALUE`?"),
+        ("submit --max-restarts=2", "unknown option: `--max-restarts`|did you mean `--restarts`?"),
+        ("submit train --env", "option `--env` requires an argument|serried submit --help"),
+        ("submit a b --restarts x", "`--restarts` must be a whole number from 0|serried submit --help"),
+        ("submit -n 0", "`-n` must be a whole number from 1|serried submit --help"),
+        ("submit -o x.log", "unknown option: `-o`|Serried keeps the output: serried logs RUN"),
         (
-            ["submit", "a && b"],
+            "submit 'a && b'",
             "unknown experiment `a && b`: no `serried.toml` here or above|serried submit -- bash -c 'a && b'",
         ),
-        (["submit", "--", "a b && c"], NO_PROGRAM.format("a b && c") + "|serried submit -- bash -c 'a b && c'"),
+        ("submit -- 'a b && c'", NO_PROGRAM.format("a b && c") + "|serried submit -- bash -c 'a b && c'"),
         (
-            ["run", "--wait"],
+            "run --wait",
             "unknown option: `--wait`|an option of `serried submit`; `serried run` runs here and now, to the end",
         ),
-        (["submit", "--yse"], "unknown option: `--yse`|serried submit --help lists them"),
-        (["rerun", "x", "--time", "2h"], f"unknown option: `--time`|{OF_RERUN}"),
-        (["rerun", "x", "--set", "a=1"], f"unknown option: `--set`|{OF_RERUN}"),
-        (["rerun", "x", "--walltime", "2h"], f"unknown option: `--walltime`|{OF_RERUN}"),
-        (["logs", "--launch", "1"], "unknown option: `--launch`|did you mean `--step`?"),
-        (["logs", "-n", "5"], "unknown option: `-n`|did you mean `--tail`?"),
-        (["ps", "-n", "5"], "unknown option: `-n`|did you mean `--last`?"),
-        (["clean", "--node", "n1"], "unknown option: `--node`|did you mean `--host`?"),
-        (["logs", "--time", "3"], "unknown option: `--time`|serried logs --help lists them"),
-        (["completion"], "one of `bash`, `zsh` and `fish` is missing|serried completion --help"),
-        (["ps", "--frobnicate"], "unknown option: `--frobnicate`|serried ps --help lists them"),
-        (["fetch"], "missing argument `RUN`|serried fetch --help"),
-        (["ps", "--last", "x"], "invalid value for `--last`: `x` is not a valid integer|serried ps --help"),
+        ("submit --yse", "unknown option: `--yse`|serried submit --help lists them"),
+        ("rerun x --time 2h", f"unknown option: `--time`|{OF_RERUN}"),
+        ("rerun x --set a=1", f"unknown option: `--set`|{OF_RERUN}"),
+        ("rerun x --walltime 2h", f"unknown option: `--walltime`|{OF_RERUN}"),
+        ("logs --launch 1", "unknown option: `--launch`|did you mean `--step`?"),
+        ("logs -n 5", "unknown option: `-n`|did you mean `--tail`?"),
+        ("ps -n 5", "unknown option: `-n`|did you mean `--last`?"),
+        ("clean --node n1", "unknown option: `--node`|did you mean `--host`?"),
+        ("logs --time 3", "unknown option: `--time`|serried logs --help lists them"),
+        ("completion", "one of `bash`, `zsh` and `fish` is missing|serried completion --help"),
+        ("ps --frobnicate", "unknown option: `--frobnicate`|serried ps --help lists them"),
+        ("fetch", "missing argument `RUN`|serried fetch --help"),
+        ("ps --last x", "invalid value for `--last`: `x` is not a valid integer|serried ps --help"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_what_was_meant(words, said, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["serried", *words])
+def test_a_mistake_is_one_sentence_and_what_was_meant(line, expected, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["serried", *shlex.split(line)])
     with pytest.raises(SystemExit) as end:
         cli.main()
-    message, hint = said.split("|")
+    message, hint = expected.split("|")
     assert (end.value.code, *capsys.readouterr()) == (2, "", f"error: {message}\n\nhint: {hint}\n")
 
 
-def test_a_source_tree_that_is_not_installed_has_a_version_and_names_what_to_install(monkeypatch, capsys):
+def test_a_source_tree_that_is_not_installed_has_a_version_and_names_what_to_install(monkeypatch, said):
     def missing(name):
         raise importlib.metadata.PackageNotFoundError(name)
 
     for name in ("version", "requires"):
         monkeypatch.setattr(importlib.metadata, name, missing)
-    assert _said(["--version"], monkeypatch, capsys) == f"serried, version {__version__}\n"
+    assert said("--version") == f"serried, version {__version__}\n"
     assert errors.install_hint("watch").endswith("[watch]'") or errors.install_hint("watch").endswith("[watch]")
 
 
@@ -107,10 +103,10 @@ def test_an_environment_without_pip_is_filled_by_uv(monkeypatch):
     assert errors.install_hint("watch") == f"uv pip install --python {sys.executable} 'textual<9,>=8'"
 
 
-def test_an_option_behind_a_job_script_may_be_its_argument(tmp_path, monkeypatch, capsys):
+def test_an_option_behind_a_job_script_may_be_its_argument(tmp_path, monkeypatch, said):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.sbatch").write_text("#!/bin/bash\n")
-    assert _said(["submit", "--time", "1h", "train.sbatch", "--lr", "a b"], monkeypatch, capsys) == (
+    assert said("submit --time 1h train.sbatch --lr 'a b'") == (
         "error: unknown option: `--lr`\n\n"
         "hint: to pass it to the job script: serried submit --time 1h train.sbatch -- --lr 'a b'\n"
     )
@@ -166,32 +162,20 @@ def test_nobody_can_answer_where_a_stream_is_closed(stream, monkeypatch):
     assert not console.can_ask()
 
 
-def _said(words, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["serried", *words])
-    with contextlib.suppress(SystemExit):
-        cli.main()
-    return "".join(capsys.readouterr())
+@pytest.mark.parametrize("words", ["", " submit", " lab", " lab up", " config show", " clusters show", " env build"])
+def test_help_can_be_asked_for_by_a_word(words, said):
+    helped = said(f"help{words}")
+    assert helped == said(f"{words} --help")
+    assert helped.startswith(f"Usage: serried{words}")
 
 
-@pytest.mark.parametrize(
-    "words", [[], ["submit"], ["lab"], ["lab", "up"], ["config", "show"], ["clusters", "show"], ["env", "build"]]
-)
-def test_help_can_be_asked_for_by_a_word(words, monkeypatch, capsys):
-    helped = _said(["help", *words], monkeypatch, capsys)
-    assert helped == _said([*words, "--help"], monkeypatch, capsys)
-    assert helped.startswith(" ".join(["Usage: serried", *words]))
+@pytest.mark.parametrize("words", ["lab", "lab up", "clusters", "env build", "config show"])
+def test_a_group_has_a_command_help(words, said):
+    group, _, rest = words.partition(" ")
+    assert said(f"{group} help {rest}") == said(f"{words} --help")
 
 
-@pytest.mark.parametrize("words", [["lab"], ["lab", "up"], ["clusters"], ["env", "build"], ["config", "show"]])
-def test_a_group_has_a_command_help(words, monkeypatch, capsys):
-    group, *rest = words
-    assert _said([group, "help", *rest], monkeypatch, capsys) == _said([*words, "--help"], monkeypatch, capsys)
-
-
-def test_help_on_help_on_arguments_and_on_what_is_no_command(monkeypatch, capsys):
-    def said(line):
-        return _said(line.split(), monkeypatch, capsys)
-
+def test_help_on_help_on_arguments_and_on_what_is_no_command(said):
     assert said("help help") == said("help --help") == said("--help")
     assert said("help run -- touch here") == said("run --help")
     assert said("help sbatch").startswith("error: unknown command: `sbatch`\n\nhint: did you mean `serried submit`?")
@@ -206,26 +190,17 @@ def test_a_group_without_a_command_prints_its_help_and_succeeds(group, monkeypat
 
 
 @pytest.mark.parametrize("verb", ["show", "why", "logs"])
-def test_without_any_run_a_reader_says_so_and_names_no_word(verb, monkeypatch, capsys):
-    error = "error: you have no runs yet\n\nhint: serried init\n"
-    assert _said([verb], monkeypatch, capsys) == error
+def test_without_any_run_a_reader_says_so_and_names_no_word(verb, said):
+    assert said(verb) == "error: you have no runs yet\n\nhint: serried init\n"
 
 
-@pytest.mark.parametrize(
-    ("words", "status"),
-    [
-        (["show", "gone", "--json"], 2),
-        (["wait", "--json"], 2),
-        (["ps", "--json", "--frobnicate"], 2),
-        (["config", "show", "gone", "--json"], 2),
-    ],
-)
-def test_an_error_with_json_is_on_stderr_alone(words, status, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["serried", *words])
+@pytest.mark.parametrize("line", ["show gone", "wait", "ps --frobnicate", "config show gone"])
+def test_an_error_with_json_is_on_stderr_alone(line, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["serried", *line.split(), "--json"])
     with pytest.raises(SystemExit) as end:
         cli.main()
     out, err = capsys.readouterr()
-    assert (end.value.code, out, err[:7]) == (status, "", "error: ")
+    assert (end.value.code, out, err[:7]) == (2, "", "error: ")
 
 
 def test_other_words_lead_to_verbs_that_are_there_and_to_one_each():
