@@ -540,7 +540,7 @@ class RunList(list[Run]):
         for found in self._statuses():
             name = found.summary.name if found.summary else "?"
             times = duration(total_seconds(found, now)), ended(found, now)
-            rows.append((found.id, name, found.state, *times, note_of(found, now).whole))
+            rows.append((found.id, name, found.state, *times, note_of(found, now).texts[0]))
         cells = (f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
         return f"<table>{''.join(cells)}</table>"
 

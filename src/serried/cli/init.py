@@ -48,7 +48,7 @@ def _import(script: str, name: str | None, *, dry_run: bool, as_json: bool) -> N
             settings=imported.settings,
             notes=imported.notes,
             suggestions=[
-                {**each._asdict(), "edits": [edit._asdict() for edit in each.edits]} for each in imported.suggestions
+                it._asdict() | {"edits": [edit._asdict() for edit in it.edits]} for it in imported.suggestions
             ],
             toml=imported.text,
         )
@@ -140,18 +140,12 @@ def command(
         _import(script, name, dry_run=dry_run, as_json=as_json)
         return
     run_view.need("--from", "serried init --from FILE --name NAME", name=name)
-    if lists:
-        _list(as_json=as_json)
-    else:
+    if not lists:
         _init(template, dry_run=dry_run, as_json=as_json)
-
-
-def _list(*, as_json: bool) -> None:
-    if as_json:
+    elif as_json:
         console.out_json(templates=[{"name": name, "help": text} for name, text in templates.TEMPLATES.items()])
-        return
-    for name, text in templates.TEMPLATES.items():
-        console.out(f"{pad(name, 9)}  {text}")
+    else:
+        console.out("\n".join(f"{pad(name, 9)}  {text}" for name, text in templates.TEMPLATES.items()))
 
 
 def _init(template: str | None, *, dry_run: bool, as_json: bool) -> None:

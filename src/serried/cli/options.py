@@ -387,16 +387,12 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
         script_text=script_text,
         overrides=overrides(values, values["settings"]) | _of_flags(values),
         cluster=cluster,
-        name=values["name"],
-        array=values.get("array"),
-        parallel=values.get("parallel"),
         each=values.get("commands"),
         tasks=values.get("n"),
         cpus_per_rank=values.get("c"),
-        repeat=values.get("repeat"),
-        resume=values.get("resume"),
         smoke=bool(values.get("smoke")),
         parameters=parameters,
+        **{name: values.get(name) for name in ("name", "array", "parallel", "repeat", "resume")},
     )
 
 

@@ -17,7 +17,6 @@ from serried.records.index import Selection
 from serried.records.stacks import RankGroup, RankStacks
 from serried.records.status import latest_attempt, statuses_of
 from serried.records.stopping import who
-from serried.schema.layout import AttemptDirectory
 from serried.schema.names import SCRIPT_RANK
 from serried.schema.stacks import Problem
 from serried.views import console
@@ -61,7 +60,11 @@ def command(*, run: str, rank: int | None, as_json: bool) -> None:
     serried stacks lr-sweep/17 --json
     """
     selection = run_view.select_one(run)
-    attempt = _running_attempt(selection)
+    attempt = latest_attempt(selection.place)
+    if attempt is None or attempt.exit.exists():
+        status = statuses_of([selection])[0]
+        hint = f"serried logs {selection}" if attempt else f"serried why {selection}"
+        raise UsageError(f"run `{selection}` has no running ranks: it is {status.state}", hint=hint)
     try:
         with console.status_line("waiting for the ranks' stacks; the nodes look for requests every 2 s"):
             name = stacks.request(attempt, None if rank is None else [rank], who())
@@ -89,15 +92,6 @@ def command(*, run: str, rank: int | None, as_json: bool) -> None:
         console.warning(f"no answer from {nodes}", hint=f"serried why {selection} shows whether these nodes are lost")
         if not answer.ranks:
             sys.exit(1)
-
-
-def _running_attempt(selection: Selection) -> AttemptDirectory:
-    attempt = latest_attempt(selection.place)
-    if attempt is None or attempt.exit.exists():
-        status = statuses_of([selection])[0]
-        hint = f"serried logs {selection}" if attempt else f"serried why {selection}"
-        raise UsageError(f"run `{selection}` has no running ranks: it is {status.state}", hint=hint)
-    return attempt
 
 
 def _checked(answer: stacks.StacksAnswer | None, selection: Selection, rank: int | None) -> stacks.StacksAnswer:

@@ -494,10 +494,8 @@ def _unset_variables(plan: Plan, each: Sequence[Sequence[str]], environment: Map
         return
     for name in command_lines.used_variables(_words(plan, each)):
         if name not in environment and not name.startswith((*schedulers.prefixes(), *_SET_ON_NODES)):
-            text = (
-                f"the command uses `{{env.{name}}}`, and `{name}` is not set here: ranks fail unless the node sets it"
-            )
-            yield Risk(Reason.VARIABLE_NOT_SET, text)
+            text = f"the command uses `{{env.{name}}}`, and `{name}` is not set here"
+            yield Risk(Reason.VARIABLE_NOT_SET, f"{text}: ranks fail unless the node sets it")
 
 
 def divide(plan: Plan) -> Plan:
@@ -663,9 +661,8 @@ def _check_scripts(plan: Plan, each: Sequence[Sequence[str]]) -> None:
             continue
         path = Path(plan.source.directory, plan.source.workdir, script)
         if not os.path.lexists(path):
-            raise _no_script(
-                path, script, [entry.name for entry in itertools.islice(path.parent.glob("*"), _MOST_CODE)]
-            )
+            there = [entry.name for entry in itertools.islice(path.parent.glob("*"), _MOST_CODE)]
+            raise _no_script(path, script, there)
 
 
 def _no_script(path: Path, script: str, there: Sequence[str]) -> UsageError:

@@ -175,16 +175,13 @@ class Cell(NamedTuple):
     """Other texts, each shorter, for too narrow a column."""
 
     @property
-    def whole(self) -> str:
-        return ", ".join(filter(None, (self.text, self.end)))
-
-    @property
-    def shortest(self) -> str:
-        return ", ".join(filter(None, ((self.text, *self.shorter)[-1], self.end)))
+    def texts(self) -> list[str]:
+        """Each with the end, from the longest to the shortest."""
+        return [", ".join(filter(None, (text, self.end))) for text in (self.text, *self.shorter)]
 
     def fitted(self, columns_: int) -> str:
         """The longest text that fits with the end, else a part of the shortest one, else the end."""
-        texts = [", ".join(filter(None, (text, self.end))) for text in (self.text, *self.shorter)]
+        texts = self.texts
         fitting = next((text for text in texts if width(text) <= columns_), None)
         room = columns_ - width(f", {self.end}")
         if fitting is not None or not self.end:
@@ -209,16 +206,16 @@ def table(
     """
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     cells = [[_printable(cell) for cell in row] for row in cells]
-    widths = [max([width(head), *(width(row[at].whole) for row in cells)]) for at, head in enumerate(heads)]
+    widths = [max([width(head), *(width(row[at].texts[0]) for row in cells)]) for at, head in enumerate(heads)]
     if is_terminal():
-        last = max((width(row[-1].shortest) for row in cells), default=0)
+        last = max((width(row[-1].texts[-1]) for row in cells), default=0)
         if spare is not None and sum(widths[:-1]) + last + 2 * (len(widths) - 1) > columns():
             heads = [*heads[:spare], *heads[spare + 1 :]]
             del widths[spare]
             for row in cells:
                 del row[spare]
             shrink = shrink if shrink is None or shrink < spare else shrink - 1
-        least = max((width(row[-1].shortest) for row in cells if row[-1].shorter), default=0)
+        least = max((width(row[-1].texts[-1]) for row in cells if row[-1].shorter), default=0)
         _give_way(widths, shrink, columns(), least)
     head = [Cell(text, "head") for text in heads]
     lines = [line for row in cells for line in (_broken(row, widths) if whole else [row])]
@@ -242,7 +239,7 @@ def _printable(cell: Cell) -> Cell:
 def _broken(row: Sequence[Cell], widths: Sequence[int]) -> list[list[Cell]]:
     """One row as several, so that no cell is wider than its column."""
     columns_ = [
-        [piece for line in wrapped(cell.whole, room) for piece in _pieces(line, room)]
+        [piece for line in wrapped(cell.texts[0], room) for piece in _pieces(line, room)]
         for cell, room in zip(row, widths, strict=True)
     ]
     return [

@@ -412,10 +412,6 @@ def _constraint(option: GivenOption) -> list[str]:
     return option.value.split("&") if is_list else [option.value]
 
 
-def _licenses(option: GivenOption) -> list[str]:
-    return [part.strip() for part in option.value.split(",") if part.strip()]
-
-
 def _time(option: GivenOption) -> str | None:
     limit = seconds(option)
     return show_duration(limit) if limit else None
@@ -434,7 +430,7 @@ _TEXTS: Mapping[str, Callable[[GivenOption], Any]] = {
         ["account", "partition", "qos", "reservation", "comment", "mail-user"], lambda option: option.value
     ),
     "constraint": _constraint,
-    "licenses": _licenses,
+    "licenses": lambda option: [part.strip() for part in option.value.split(",") if part.strip()],
     "mail-type": _mail_types,
 }
 _CHECKS: Mapping[str, Callable[[GivenOption], object]] = {

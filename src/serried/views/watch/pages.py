@@ -96,7 +96,7 @@ def run_table(rows: Sequence[RunRow], columns: int | None = None) -> PageTable:
     if columns is not None:
         widest = max(columns // 4, _NARROWEST_NAME)
         cells = [(Cell(fit(one[0].text, _WIDEST_ID)), Cell(fit(one[1].text, widest)), *one[2:]) for one in cells]
-        if max((width(one[-1].shortest) for one in cells), default=0) > _room(heads, cells, columns):
+        if max((width(one[-1].texts[-1]) for one in cells), default=0) > _room(heads, cells, columns):
             heads, cells = _without("SIZE", heads, cells)
         room = _room(heads, cells, columns)
         cells = [(*one[:-1], Cell(one[-1].fitted(room), one[-1].style)) for one in cells]
