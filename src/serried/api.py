@@ -557,8 +557,7 @@ def submit_prepared(prepared: Prepared, *, yes: bool = False) -> Run:
 
     for text in prepared.warnings:
         if isinstance(text, Risk) and not yes:
-            hint = "correct it, or pass `yes=True` to submit it as it is"
-            raise UsageError(text, hint=hint, code=text.code)
+            raise UsageError(text, hint="correct it, or pass `yes=True` to submit it as it is", code=text.code)
         warnings.warn(text, SerriedWarning, stacklevel=3)
     record = deliver(prepared)
     with contextlib.suppress(SerriedWarning):  # the run is submitted, and an error would lose it for the caller

@@ -76,8 +76,7 @@ def notify_end(attempt: Attempt, end: End, *, lingers: bool) -> None:
         ends = (files.read_json(attempt.run.task(index).exit) or {} for index in attempt.tasks)
         if any(end.get("state") != names.COMPLETED for end in ends):
             return
-        message = f"all {len(attempt.tasks)} tasks have completed"
-        facts.update(cause=None, message=message, attempt=None, seconds=None)
+        facts.update(cause=None, message=f"all {len(attempt.tasks)} tasks have completed", attempt=None, seconds=None)
         attempt = Attempt(attempt.run, attempt.plan, None, 0)
     event = names.EVENT_FINISH if has_completed else names.EVENT_FAIL
     pid = notify(attempt, event, **facts)

@@ -178,6 +178,9 @@ ARGUMENTS_HINT = "serried.arguments"
 """In `meta` of a context: how to pass an unknown option to the job script before it."""
 
 
+Found = tuple[str | None, click.Command | None, list[str]]
+
+
 class GroupWithHelp(click.Group):
     """A group with a command `help`: `serried help config show` and `serried config help show` are the same."""
 
@@ -193,9 +196,7 @@ class GroupWithHelp(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, self.with_default(args))
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Found:
         if args[0] != "help" or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         words = [word for word in args[1:] if word not in ("help", "-h", "--help")]
@@ -300,9 +301,7 @@ class CommandsByName(GroupWithHelp):
         _prepare(command)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Found:
         word = args[0]
         if word in (*VERBS, "help") or word.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)

@@ -152,8 +152,7 @@ def _staging_job(
             data=data._replace(planned=data.planned._replace(results=())),
         ),
     )
-    plan = make_plan(alone, run_id=new_id(), created=iso(time.time()))
-    return prepare(plan, alone, environ, observe=observe)
+    return prepare(make_plan(alone, run_id=new_id(), created=iso(time.time())), alone, environ, observe=observe)
 
 
 def _show(resolved: config.Resolved, *, as_json: bool) -> None:

@@ -253,8 +253,7 @@ class ReadScript:
             yield _Found("array", command, sentence, typed=array)
         elif _base(words) in _SUBMITS:
             sentence = "the script submits another one; `--after` submits both together"
-            typed = f"serried submit {name} && serried submit NEXT --after last"
-            yield _Found("after", command, sentence, typed=typed)
+            yield _Found("after", command, sentence, typed=f"serried submit {name} && serried submit NEXT --after last")
         elif loop and loop.kind == "for" and not _OVER_NODES.search(" ".join(loop.words)) and _launches(words):
             sentence = "a loop starts one program for each value; an array runs one command for each line of a file"
             yield _Found("array", command, sentence, typed=array, replaces=False)

@@ -273,8 +273,7 @@ def room(stage: Sequence[Staged], counts: Sequence[Count]) -> tuple[int, int]:
             try:
                 more = archives.least(item.source, item.unpack)
             except ValueError as error:
-                message = f"`data.stage`: `{item.source}` is not a complete zip file: {error}"
-                raise UsageError(message) from None
+                raise UsageError(f"`data.stage`: `{item.source}` is not a complete zip file: {error}") from None
             except OSError as error:
                 raise _unreadable(item.source, error) from None
             size, files = size + more.bytes, files + more.files

@@ -93,8 +93,7 @@ class Prepared(NamedTuple):
         """The request for each job; unknown job ids are `JOB-OF-TOKEN`."""
         yield self.handover
         for part in range(1, len(self.plan.tokens)):
-            before = f"JOB-OF-{self.plan.tokens[part - 1]}"
-            yield handover_of(self.plan, self.environment, self.jobs, part, before)
+            yield handover_of(self.plan, self.environment, self.jobs, part, f"JOB-OF-{self.plan.tokens[part - 1]}")
 
 
 def handover_of(

@@ -180,8 +180,7 @@ class LaunchedRanks(ConnectedRanks):
         try:
             self._listen(rank_socket)
         except OSError as error:
-            message = f"cannot listen for ranks on {socket.gethostname()}: {error}"
-            agent.send(ToHead.LAUNCHER_PROBLEM, message=message)
+            agent.send(ToHead.LAUNCHER_PROBLEM, message=f"cannot listen for ranks on {socket.gethostname()}: {error}")
             return
         if not (self._kind.everywhere or node == 0):
             return

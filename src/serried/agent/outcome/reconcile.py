@@ -45,8 +45,7 @@ def finalise(end: End, reason: str) -> End:
     if reason == Reason.PREEMPT and end.cause == Reason.CANCEL:
         return _preempted(end)
     if reason == Reason.LIMIT and end.state == names.REQUEUED:
-        message = "the ranks saved, but the scheduler did not requeue the job"
-        return _revised(end, names.TIMEOUT, end.cause, message)
+        return _revised(end, names.TIMEOUT, end.cause, "the ranks saved, but the scheduler did not requeue the job")
     return end
 
 
@@ -65,8 +64,7 @@ def by_the_scheduler(end: End, word: Optional[str], *, is_unrecorded: bool) -> E
         host = end.nodes[0]
         return _revised(end, names.NODE_FAIL, Reason.NODE_LOST, f"node {host} was lost", host)
     if is_unrecorded and not word and end.cause in INTERRUPTED:
-        message = f"the end of job {end.job} is unknown, so no attempt may follow"
-        return _revised(end, names.LOST, Reason.LOST, message)
+        return _revised(end, names.LOST, Reason.LOST, f"the end of job {end.job} is unknown, so no attempt may follow")
     return end
 
 

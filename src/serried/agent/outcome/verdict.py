@@ -69,8 +69,7 @@ def judge(  # noqa: C901, PLR0911, PLR0912 - one rule after the other
     if stop is not None and reason not in (Reason.LOST, Reason.SILENCE):
         return _of_request(evidence, stop)
     if evidence.has(JournalEvent.SUPERSEDED):
-        message = f"the scheduler has given up {evidence.host}, and a later attempt has begun"
-        return _lost_node(message, [evidence.host])
+        return _lost_node(f"the scheduler has given up {evidence.host}, and a later attempt has begun", [evidence.host])
     if reason is Reason.LOST or (reason is Reason.FAILURE and has_lost_node):
         return _of_loss(evidence)
     if reason is Reason.SILENCE:

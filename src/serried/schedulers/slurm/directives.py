@@ -357,8 +357,7 @@ def _gpus_in(option: GivenOption) -> tuple[int, str | None]:
     for part in parts:
         match = re.fullmatch(r"(?:gpu:)?(?:([^:\s]*[^:\s\d][^:\s]*))?:?(\d{1,6})?", part)
         if match is None:
-            hint = "`4`, or a type and a number: `a100:4`"
-            raise option.place.refuse(f"`{part}` is not a number of GPUs", hint)
+            raise option.place.refuse(f"`{part}` is not a number of GPUs", "`4`, or a type and a number: `a100:4`")
         number += int(match[2]) if match[2] else 1
         kinds.add(match[1])
     return number, kinds.pop() if len(kinds) == 1 else None

@@ -114,8 +114,7 @@ class Guard:
 
 def error(status: int, message: str, hint: str = "") -> Response:
     text = json.dumps({"error": message, "hint": hint or None})
-    headers = {"Cache-Control": "no-store"}
-    return Response(text, status_code=status, media_type="application/json", headers=headers)
+    return Response(text, status_code=status, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
 def below_token(application: Callable[..., Iterable[bytes]], command: str, token: str) -> ASGIApp:
