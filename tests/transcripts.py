@@ -12,6 +12,7 @@ VARYING = {
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d": "DATE",
     r"\b\d+(?:\.\d+)? ?s\b|\b\d+[mh]\d\d[ms]?\b|\bjust now\b|\b\d+[smh] ago\b": "DURATION",
     r"\bjob \d+": "job N",
+    r"\bslurm +\d+\b": "slurm N",  # the column JOB
     r"\bloss \d\.\d+": "loss N",
     r"\bstep[ -]\d+\b": "step N",
     r"\bof attempt \d+": "of attempt N",

@@ -199,7 +199,7 @@ def test_a_dry_run_shows_the_job_and_leaves_nothing(here, rehearse, tmp_path):
 
 def test_what_cannot_be_is_refused_before_anything_is_run(here, tmp_path):
     done = here.serried("check-resume", "--stops", "0", "--", "true")
-    assert (done.returncode, "0 is not in the range x>=1" in done.stderr) == (2, True)
+    assert (done.returncode, "`--stops` must be a whole number from 1" in done.stderr) == (2, True)
     done = here.serried("check-resume", "--steps", "3", "--", "true")
     assert (done.returncode, done.stderr) == (
         2, "error: 3 steps are too few to be stopped 3 times\n\nhint: `--steps 4` or more\n"

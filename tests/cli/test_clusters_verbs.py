@@ -41,7 +41,7 @@ def test_a_profile_learnt_from_slurm_is_used_checked_and_replaced_only_when_told
     path = folder / "config" / "serried" / "clusters" / "oak.toml"
     assert (saved.stdout, path.read_text()) == (f"{path}\n", printed.stdout)
     assert (run("check", "oak").exit_code, run("check", "oak").stdout) == (0, "")
-    expected = {"name": "oak", "scheduler": "slurm", "origin": str(path), "here": True}
+    expected = {"name": "oak", "scheduler": "slurm", "origin": str(path), "here": True, "retired": False}
     assert json.loads(run("list", "--json").stdout)["clusters"][0] == expected
 
     path.write_text(printed.stdout.replace("cpus = 16", "cpus = 32") + "\n[partitions.gone]\ntime = '1h'\n")

@@ -139,6 +139,8 @@ def test_a_cluster_of_on_that_is_nearly_a_known_one_is_named(folder: Path):
         "`on.ceda` (serried.toml:4) names no cluster that is known here; did you mean `cedar`?",
     )
     assert resolve(folder, text.format("elsewhere")).warnings == resolve(folder, text.format("cedar")).warnings == ()
+    notify = "[experiments.a]\ncommand = 'a'\n[defaults.notify]\non = ['fail']\ncommand = ['true']\n"
+    assert resolve(folder, notify).warnings == ()
 
 
 def test_a_program_is_not_taken_for_a_job_script(folder: Path):

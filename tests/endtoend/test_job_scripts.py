@@ -193,7 +193,7 @@ def test_a_failed_launch_fails_the_run_unless_the_script_handles_it(slurm: Place
     name = script(slurm, LAUNCHES)
     run = slurm.submit(name)
     assert slurm.wait(run)[0] == 0, slurm.why(run)
-    assert slurm.serried("logs", run, "--launch", "5").stdout == "".join(f"[{rank}] rank {rank}\n" for rank in range(4))
+    assert slurm.serried("logs", run, "--step", "5").stdout == "".join(f"[{rank}] rank {rank}\n" for rank in range(4))
     assert slurm.serried("logs", run, "--rank", "3").stdout == "rank 3\n"
     output = slurm.serried("logs", run).stdout
     assert "fallback after 4 tasks\nnew\n" in output

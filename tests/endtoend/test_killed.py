@@ -243,7 +243,7 @@ def test_an_unreachable_controller_refuses_a_submit_and_leaves_nothing(slurm_of,
     slurm, lab = slurm_of(nodes=1)
     lab.kill("slurmctld")
 
-    done = slurm.serried("submit", "--cluster", "slurm", "--", "true")
+    done = slurm.serried("submit", "--cluster", "slurm", "--ranks", "1", "--", "true")
 
     assert done.returncode == 3, done.stderr
     assert list((tmp_path / "scratch").rglob("plan.json")) == []

@@ -71,7 +71,7 @@ def test_what_was_left_goes_with_the_next_job_and_what_slurm_calls_alive_stays(s
     wait_until(lambda: slurm.has_left_queue(job))
     write_json(jobs / "unknown" / "owner.json", {**(read_json(lookalike / "owner.json") or {}), "job": ""})
     host = slurm.show(after)["node_names"][0]
-    sweeps = [slurm.serried("clean", "--node", host, *flags) for flags in (["--dry-run", "--json"], [])]
+    sweeps = [slurm.serried("clean", "--host", host, *flags) for flags in (["--dry-run", "--json"], [])]
 
     unknown = "the state of its job is unknown"
     listed = json.loads(sweeps[0].stdout)["left"]  # other runs of this user have theirs in /tmp
@@ -82,4 +82,4 @@ def test_what_was_left_goes_with_the_next_job_and_what_slurm_calls_alive_stays(s
     lines = [re.sub(" +", " ", line) for line in sweeps[1].stdout.splitlines()]
     assert {f"{host} lookalike removed", f"{host} unknown stays: {unknown}"} <= set(lines)
     assert (lookalike.exists(), (jobs / "unknown").exists()) == (False, True)
-    assert slurm.serried("clean", "--node", "elsewhere").returncode == 2
+    assert slurm.serried("clean", "--host", "elsewhere").returncode == 2

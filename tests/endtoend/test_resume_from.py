@@ -57,7 +57,7 @@ def test_a_program_of_any_kind_is_told_what_to_go_on_from(local, wait_until):
 def test_nothing_is_submitted_where_there_is_nothing_to_begin_from(local):
     done = local.serried("submit", "--cluster", "local", "--resume", "nosuch", "--", sys.executable, "-V")
     error = "`nosuch` is neither a run nor a path in this folder"
-    said = f"error: {error}\n\nhint: serried submit -- python train.py\n"
+    said = f"error: {error}\n\nhint: serried init\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 

@@ -240,7 +240,7 @@ def test_beside_a_run_one_is_on_the_node_of_its_ranks_and_none_of_them(wait_unti
     assert (nowhere.returncode, "has no node 2" in nowhere.stderr) == (2, True)
     assert (over.returncode, "is not running" in over.stderr) == (2, True)
     assert (more.returncode, "uses its resources" in more.stderr) == (2, True)
-    assert (no_run.returncode, "needs a run" in no_run.stderr) == (2, True)
+    assert (no_run.returncode, "`--node` needs `RUN`" in no_run.stderr) == (2, True)
 
 
 def test_the_shell_of_an_experiment_with_a_container_is_in_it(project, monkeypatch):

@@ -1087,9 +1087,10 @@ def _misspelt_clusters(layers: list[Layer], experiment: str | None) -> Iterable[
     """Of `on.CLUSTER`. One that is unknown here may be known elsewhere, unless it is nearly the name of one."""
     known = cluster_names(layers)
     for layer in layers:
-        places = {place[:4]: setting for place, setting in layer.settings.items() if place[2:3] == ("on",)}
-        for (_, name, _, cluster), setting in places.items():
-            if name == experiment and cluster not in known and (hint := did_you_mean(cluster, known)):
+        before = ("experiments", experiment, "on")
+        named = {place[3]: setting for place, setting in layer.settings.items() if place[:3] == before and place[3:]}
+        for cluster, setting in named.items():
+            if cluster not in known and (hint := did_you_mean(cluster, known)):
                 yield f"`on.{cluster}` ({setting.origin}) names no cluster that is known here; {hint}"
 
 
