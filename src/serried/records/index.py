@@ -179,7 +179,7 @@ def find(selector: str) -> Selection:
     """The run that an id, `last`, a name, a unique prefix of an id or the scheduler's id of a job means.
 
     `RUN/17` is its task 17, as `4711_17` is if the scheduler writes so. A name of several runs means the newest of
-    them, with a note. A job's id of several runs is refused: schedulers use ids again.
+    them, with a note. A job id that several runs have had is refused: schedulers reuse ids.
     """
     selection = _find_run(selector)
     if selection is not None:
@@ -252,7 +252,7 @@ def _by_job(selector: str, runs: AllRuns) -> Selection | None:
 
 
 def _is_same_job(job: str, number: str, server: str) -> bool:
-    """Commands shorten the name of a PBS server. Behind a job of Slurm stands the name of a step."""
+    """PBS commands shorten the server's name after the dot. Slurm writes the name of a step there."""
     own = _JOB.fullmatch(job)
     if own is None or own[1] != number:
         return False
