@@ -23,7 +23,7 @@ demo: .venv/demo ## train examples/digits on two ranks, here and now
 	@printf '\nto have serried in this shell: . .venv/bin/activate\n'
 
 .PHONY: test
-test: .venv/test slurm containers lint ## install what the tests need, a real Slurm included, and pass them
+test: .venv/test slurm sshd containers lint ## install what the tests need, a real Slurm included, and pass them
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) $(if $(CI),--reruns 2)
 
 # What starts Slurm, torch or whole runs is left to `make test`. Few of these tests wait: one more at a time keeps all cores busy.
@@ -103,6 +103,14 @@ verify: .venv/test slurm ## compare all scripts and idioms of the corpus with an
 .PHONY: slurm
 slurm:
 	@$(call apt_get,slurmctld slurmdbd munged mariadbd shellcheck mpirun zstd rsync tmux chromium,$(SLURM_PACKAGES))
+
+# The login nodes of the tests, with passcodes and other login shells. What the package would start, for all to reach, stays masked.
+.PHONY: sshd
+sshd:
+	@if [ "$$(id -u)" = 0 ] && ! command -v sshd >/dev/null && mkdir -p /etc/systemd/system; then \
+	  for unit in ssh.service ssh.socket; do ln -sn /dev/null /etc/systemd/system/$$unit 2>/dev/null || true; done; \
+	fi
+	@export RUNLEVEL=1; $(call apt_get,sshd ssh tcsh fish,openssh-server openssh-client libpam-oath tcsh fish,ls /usr/lib/*/security/pam_oath.so >/dev/null 2>&1)
 
 # $(call apt_get,PROGRAMS,PACKAGES,CHECK): install the packages where one of the programs is missing, or the command CHECK fails, and
 # this user may.
