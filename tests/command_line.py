@@ -6,12 +6,18 @@ terminal or at the process itself start a fresh interpreter.
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import json_schemas
 from forked import Forked, Forker
 from house import HOUSE, MODULES, room_of
 
@@ -36,7 +42,41 @@ def serried(
     except BaseException:
         process.kill()
         raise
+    check_json(arguments, out)
     return subprocess.CompletedProcess(["serried", *arguments], process.returncode, out, err)
+
+
+def check_json(arguments: Sequence[str], out: str) -> None:
+    """What a command with `--json` prints has the command's schema, which here has to name every value."""
+    if "--json" in itertools.takewhile("--".__ne__, arguments) and importlib.util.find_spec("jsonschema"):
+        words = [" ".join(arguments[:2]), arguments[0]]
+        command = next((name for name in words if name in json_schemas.COMMANDS), None)
+        for value in _values(out) if command else ():
+            _validator(command).validate(value)
+
+
+def _values(text: str) -> Iterator[Any]:
+    """One, or with `--follow` one on each line."""
+    while text := text.lstrip():
+        value, end = json.JSONDecoder().raw_decode(text)
+        yield value
+        text = text[end:]
+
+
+@cache
+def _validator(command: str) -> Any:
+    import jsonschema  # `test_each_command_has_a_valid_schema_of_its_json` needs it
+
+    schema = {**json_schemas.COMMANDS[command], "definitions": json_schemas.DEFINITIONS}
+    return jsonschema.Draft7Validator(_closed(schema))
+
+
+def _closed(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return list(map(_closed, schema)) if isinstance(schema, list) else schema
+    is_object = isinstance(schema.get("required"), list) and "properties" in schema
+    parts = {name: _closed(value) for name, value in schema.items()}
+    return {**({"additionalProperties": False} if is_object else {}), **parts}
 
 
 def start(*arguments: str, directory: Path, environ: Mapping[str, str]) -> Forked:

@@ -2,7 +2,7 @@
 
 A shape below is written briefly. Letters are types: `s` text, `n` number, `i` whole number, `b` boolean, `o` any
 object, `a` any array, `x` anything; `?` behind them allows null. `#run` refers to a definition, `[shape]` is an array,
-`(shape,)` a shape or null, and a dictionary an object: `key?` may be missing, and `*` stands for any key.
+`(shape,)` a shape or null, and a dictionary an object: `key?` may be missing, and `*` stands for any other key.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ def schema(shape: Any) -> dict[str, Any]:
         return {"type": "array", "items": schema(shape[0])}
     if isinstance(shape, tuple):
         return {"anyOf": [schema(shape[0]), {"type": "null"}]}
-    if "*" in shape:
-        return {"type": "object", "additionalProperties": schema(shape["*"])}
-    properties = {name.rstrip("?"): schema(value) for name, value in shape.items()}
-    return {"type": "object", "properties": properties, "required": [name for name in shape if name[-1:] != "?"]}
+    others = {"additionalProperties": schema(shape["*"])} if "*" in shape else {}
+    named = {name: value for name, value in shape.items() if name != "*"}
+    if not named:
+        return {"type": "object", **others}
+    properties = {name.rstrip("?"): schema(value) for name, value in named.items()}
+    required = [name for name in named if name[-1:] != "?"]
+    return {"type": "object", "properties": properties, "required": required, **others}
 
 
 def one_of(*shapes: Any) -> dict[str, Any]:
@@ -63,6 +66,28 @@ _EXPLAINED: Shape = {
     "meaning": "s?",
 }
 _FAILED: Shape = {**_EXPLAINED, "advice_for": "s?", "first_failure": ("#failure",), "logs": "s"}
+_POINT: Shape = {"nodes": "i", "ranks": "i", "launch": "s", "method": "s", "scaling": "s", "batch": "i?"}
+_FIGURES = ("samples_per_second", "step_median", "step_p95", "spread", "data_wait", "startup_seconds")
+_MEASURED: Shape = {"run": "s?", "state": "s", "reason": "s", "steps": "i", "batch": "n?", "device": "s"}
+_MEASURED |= {"gpu_type": "s", "gpus": "i", "cpus": "i", "without_sync": "b", "code": "s"}
+_MEASURED |= dict.fromkeys(_FIGURES, "n?")
+_SPEED: Shape = {**_POINT, "runs": [_MEASURED], **dict.fromkeys(_FIGURES, "n?"), "repeats": "i", "problems": ["s"]}
+_SPEED |= dict.fromkeys(("deviation", "speed_up", "efficiency", "node_efficiency", "communication"), "n?")
+_SPEED |= {"cost": "n?", "is_comparable": "b", "per_rank": "n?"}
+_BENCHED: Shape = {**_POINT, "repeat": "i", "without_sync": "b", "run": "s?", "submitted": "b", "refusal": "s?"}
+_BENCHED |= {"state?": "s", "reason?": "s?"}
+_BENCH: Shape = {"schema": "i", "bench": "s", "name": "s", "created": "s", "request": "o", "warm_up": "s"}
+_BENCH |= {
+    "metric_from": "s?",
+    "points": [_BENCHED],
+    "hours?": {"*": "n"},
+    "rows?": [_SPEED],
+    "device?": "s",
+    "notes?": ["s"],
+    "advice?": ["s"],
+}
+_ENVIRONMENT: Shape = {"prefix": "s?", "source": "s?", "ready": "b", "where": "s?", "modules": ["s"]}
+_ENVIRONMENT |= {"module_purge": "b", "setup": "s", "check": "s?", "container": "s?"}
 _SIZE: Shape = {"bytes": "i", "files": "i", "oldest": "s?", "newest": "s?", "unread": "i"}
 _NOTE: Shape = {"rule": "s", "is_serious": "b", "fact": "s", "change": "s?", "advice": "s?", "why": "s"}
 _ONE = "A run, or a task of an array. Times are UTC in ISO 8601; `tasks` has ranges by state."
@@ -76,6 +101,10 @@ DEFINITIONS = {
     "failed_task": schema(_FAILED),
     "size": schema(_SIZE),
     "note": schema(_NOTE),
+    "bench": schema(_BENCH) | {"description": "Only with results: `rows`, `device`, `notes`, and `state` of points."},
+    "environment": schema(_ENVIRONMENT),
+    "metrics": schema({"time": "s?", "attempt": "i", "*": "nsba?"})
+    | {"description": "With --follow, one on each line."},
 }
 DEFINITIONS["progress"]["anyOf"].append({"type": "null"})
 
@@ -157,6 +186,36 @@ _SPREAD: Shape = {"kind": "s", "count": "i", "median": "n", "extreme": "n", "whe
 _USAGE |= {"samples_per_second": "n?", "measured?": "o", "spread?": [_SPREAD], "notes?": ["#note"]}
 _SETTING: Shape = {"key": "s", "value": "x", "text": "s", "origin": "s", "source": "s", "meaning?": "s"}
 _CLUSTER: Shape = {"name": "s", "scheduler": "s", "origin": "s", "here": "b", "retired": "b"}
+_LIMITS = {"name": "s", "scheduler": "s", "partitions": {"*": "o"}, "gpus": {"*": "o"}, "*": "x"}
+_CHECKED: Shape = {"schema": "i", "name": "s", "compared": "i"}
+_CHECKED["differences"] = [{"key": "s", "profile": "s", "origin": "s", "cluster": "s"}]
+_PROCESS: Shape = {"pid": "i", "command": "s", "state": "s", "wait": "s", "method": "s?", "problems": ["s"]}
+_PROCESS["threads"] = [{"name": "s", "frames": ["a"]}]
+_STACK: Shape = {"rank": "i", "node": "i", "host": "s", "launch": "s?", "processes": [_PROCESS], "omitted": "i"}
+_STACKS: Shape = {"schema": "i", "run": "s", "attempt": "i", "ranks": [_STACK], "groups": [["i"]]}
+_STACKS["silent_nodes"] = ["i"]
+_OPERATOR: Shape = {"name": "s", "calls": "i", "cpu_seconds": "n", "gpu_seconds": "n", "share": "n"}
+_PROFILE: Shape = {"rank": "i", **dict.fromkeys(("state", "host", "message", "gpu", "trace", "memory"), "s?")}
+_PROFILE |= {"steps": (["i"],), **dict.fromkeys(("seconds", "step_seconds", "wait_share", "gpu_idle_share"), "n?")}
+_PROFILE |= {"operators": [_OPERATOR]}
+_PLACE: Shape = {"step": "i", "rank": "i"}
+_RESUMED: Shape = {"schema": "i", "exact": "b", "stops": ["i"], "seed": "i", "steps": "i", "ranks": "i", "values": "i"}
+_RESUMED |= {"tolerance": "n", "left_out": ["s"], "differences": "i", "deterministic": "b?", "runs": {"*": "s"}}
+_RESUMED |= {"first": ({**_PLACE, "name": "s?", "whole": "x", "stopped": "x"},), "other_batch": (_PLACE,)}
+_RESUMED |= {"lost": [{**_PLACE, "name": "s", "kind": "s", "role": "s"}]}
+_ITEM: Shape = {"source": "s", "to": "s", "unpack": "s", "bytes": "i?", "files": "i?"}
+_STAGE: Shape = {"schema": "i", "experiment": "s", "cluster": "s", "nodes": "i", "items": [_ITEM], "bytes": "i?"}
+_STAGE |= {"files": "i?", "local_disk": "s?", "data_transfer": "s", "seconds": "n?", "notes": ["s"]}
+_STAGE |= dict.fromkeys(("disk_needs_bytes", "local_disk_size_bytes", "data_cache_bytes"), "i?")
+_BROUGHT: Shape = {"node": "s", "item": "s", "origin": "s", "bytes": "i", "files": "i", "seconds": "n"}
+_SUGGESTION: Shape = {"id": "s", "line": "i", "text": "s", "sentence": "s", "toml": "s", "command": "s"}
+_SUGGESTION["edits"] = [{"line": "i", "last": "i", "text": "s", "is_part": "b", "instead": "s"}]
+_IMPORT: Shape = {"schema": "i", "written": "b", "name": "s", "script": "s", "settings": "o", "notes": ["s"]}
+_IMPORT |= {"suggestions": [_SUGGESTION], "toml": "s"}
+_BUILT: Shape = {"schema": "i", "was_there": "b", "script": "s"}
+_ENV: Shape = {"schema": "i", "environment": "#environment"}
+_LAB: Shape = {"name": "s", "directory": "s", "is_up": "b", "temporary": "b", "gpus_per_node": "i", "gpu_type": "s?"}
+_LAB |= {"accounting": "b", "daemons": {"*": "b"}, "nodes": {"*": "s"}, "environment": {"*": "s"}}
 
 _SUBMITTED = one_of(_RUNS, _PLAN, {"schema": "i", "submissions": ["o"]})
 COMMANDS = {
@@ -179,6 +238,26 @@ COMMANDS = {
     ),
     "config show": schema({"schema": "i", "settings": [_SETTING], "warnings": ["s"], "notes": ["s"]}),
     **dict.fromkeys(("clusters", "clusters list"), schema({"schema": "i", "clusters": [_CLUSTER]})),
+    "clusters show": schema({"schema": "i", "cluster": _LIMITS}),
+    "clusters check": schema(_CHECKED),
+    "stacks": schema(_STACKS),
+    "metrics": one_of({"schema": "i", "run": "s", "what": "s", "rows": ["#metrics"]}, "#metrics"),
+    "profile": one_of({"schema": "i", "run": "s", "ranks": [_PROFILE]}, _PLAN),
+    "bench": schema({"schema": "i", "benches": ["#bench"]}),
+    **dict.fromkeys(("bench scaling", "bench continue", "bench show"), schema("#bench")),
+    "check-resume": one_of(_RESUMED, _PLAN),
+    "stage": one_of(_STAGE, {"schema": "i", "run": "s", "state": "s", "brought": [_BROUGHT]}, _PLAN),
+    "init": one_of(
+        {"schema": "i", "template": "s?", "files": ["s"], "written": "b"},
+        {"schema": "i", "templates": [{"name": "s", "help": "s"}]},
+        _IMPORT,
+    ),
+    "env show": schema(_ENV),
+    "env build": one_of({**_BUILT, "environment": "#environment"}, {**_BUILT, "image": "s", "source": "s"}),
+    "env check": schema({**_ENV, "found": {"python": "s", "prefix": "s", "torch": "s?"}}),
+    "env clean": schema({"schema": "i", "removed": ["s"], "dry_run": "b"}),
+    "track sync": schema({"schema": "i", "runs": [{"run": "s", "id": "s", "path": "s", "is_synced": "b"}]}),
+    "lab status": schema({"schema": "i", "labs": [_LAB]}),
 }
 
 

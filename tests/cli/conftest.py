@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import json
 import shlex
 import time
 from dataclasses import dataclass
@@ -12,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-import json_schemas
 from building import CREATED, RunOnDisk
+from command_line import check_json
 from fake_scheduler import FakeScheduler
 from serried import cli, schedulers
 from serried.base.files import make_directory, write_json
@@ -107,25 +105,6 @@ def ended(make):
     return begin
 
 
-def check_json(arguments, out):
-    """Against the schema of the command, which here has to name every value."""
-    command = next((name for name in (" ".join(arguments[:2]), arguments[0]) if name in json_schemas.COMMANDS), None)
-    if command and importlib.util.find_spec("jsonschema"):
-        import jsonschema  # `test_each_command_has_a_valid_schema_of_its_json` needs it
-
-        schema = {**json_schemas.COMMANDS[command], "definitions": json_schemas.DEFINITIONS}
-        jsonschema.Draft7Validator(closed(schema)).validate(json.loads(out))
-
-
-def closed(schema):
-    if not isinstance(schema, dict):
-        return list(map(closed, schema)) if isinstance(schema, list) else schema
-    is_object = isinstance(schema.get("required"), list) and "properties" in schema
-    return {name: closed(value) for name, value in schema.items()} | (
-        {"additionalProperties": False} if is_object else {}
-    )
-
-
 @pytest.fixture
 def said(monkeypatch, capsys):
     """What a line prints, on stdout and then on stderr, without a fake scheduler or clock."""
@@ -149,8 +128,7 @@ def serried(monkeypatch, capsys, slurm, clock):  # noqa: ARG001 - no verb here r
         except SystemExit as done:
             code = done.code or 0
         captured = capsys.readouterr()
-        if "--json" in arguments and code == 0:
-            check_json(arguments, captured.out)
+        check_json(arguments, captured.out)
         return Done(code, captured.out, captured.err)
 
     return run

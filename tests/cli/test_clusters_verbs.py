@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from command_line import check_json
 from serried.base.errors import SerriedError, UsageError
 from serried.cli import config
 
@@ -23,7 +24,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*words: str) -> Result:
-    return CliRunner().invoke(config.clusters_command, words, catch_exceptions=False)
+    done = CliRunner().invoke(config.clusters_command, words, catch_exceptions=False)
+    check_json(["clusters", *words], done.stdout)
+    return done
 
 
 @pytest.mark.slurm

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 from click.testing import CliRunner
 
+import json_schemas
 from serried import cli
 from serried.cli import SHORT, VERBS, serried
 from tables import for_each
@@ -44,6 +45,11 @@ def test_a_short_help_fits_a_screen_and_a_long_one_has_every_option(path: str):
 
 def test_the_table_of_short_helps_has_the_long_ones_alone():
     assert set(SHORT) == {path for path, command in COMMANDS.items() if len(command.params) > 15}
+
+
+def test_every_command_with_json_has_a_schema_of_it():
+    with_json = {path for path, command in COMMANDS.items() if any("--json" in param.opts for param in command.params)}
+    assert set(json_schemas.COMMANDS) == with_json | {"sweep"}  # `sweep` alone is `sweep submit`
 
 
 def test_the_first_page_fits_a_screen_and_another_has_all_commands(said):

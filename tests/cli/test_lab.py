@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import serried
+from command_line import check_json
 from serried import lab as labs
 from serried.base import files, shell
 from tables import for_each
@@ -29,6 +30,7 @@ def environment():
 
 def serried_lab(*arguments):
     result = shell.run(command(*arguments), env=environment(), timeout=600)
+    check_json(["lab", *arguments], result.stdout)
     return result.status, result.stdout, result.stderr
 
 

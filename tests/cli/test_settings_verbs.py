@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import json_schemas
+from command_line import check_json
 from serried.base.errors import UsageError
 from serried.cli import config, docs, options
 from serried.cli import config as config_verb
@@ -51,7 +52,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def out(command: click.Command, *words: str) -> str:
-    return CliRunner().invoke(command, words, catch_exceptions=False).stdout
+    printed = CliRunner().invoke(command, words, catch_exceptions=False).stdout
+    check_json(["clusters" if command is config.clusters_command else "config", *words], printed)
+    return printed
 
 
 def test_settings_are_shown_with_their_origin():
@@ -175,8 +178,11 @@ def test_each_command_has_a_valid_schema_of_its_json_and_another_one_is_refused(
     assert Path(config.__file__).parents[1].joinpath("views/json_schemas.json").read_text() == json_schemas.text()
     for command in json_schemas.COMMANDS:
         jsonschema.Draft7Validator.check_schema(json.loads(out(config_verb.command, "schema", *command.split())))
-    with pytest.raises(UsageError, match="`serried lab status --json` has no JSON Schema"):
-        out(config_verb.command, "schema", "lab", "status")
+    lab = "did you mean `serried config schema lab status`?"
+    for word, hint in (("lap status", lab), ("x", "commands with `--json` have one")):
+        with pytest.raises(UsageError) as caught:
+            out(config_verb.command, "schema", word)
+        assert (caught.value.message, caught.value.hint) == (f"`serried {word} --json` has no JSON Schema", hint)
 
 
 @for_each(("shell", "word"), [("bash", "complete"), ("zsh", "compdef"), ("fish", "complete")])

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from building import RunOnDisk
+from command_line import check_json
 from serried.base.errors import UsageError
 from serried.base.files import Journal, make_directory
 from serried.cli import stage
@@ -46,7 +47,9 @@ def pool(tmp_path, monkeypatch):
 
 
 def invoke(*words):
-    return CliRunner().invoke(stage.command, words, catch_exceptions=False)
+    done = CliRunner().invoke(stage.command, words, catch_exceptions=False)
+    check_json(["stage", *words], done.stdout)
+    return done
 
 
 def test_it_shows_how_much_goes_where_and_how_long_that_took_before(pool, tmp_path):

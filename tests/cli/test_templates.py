@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from command_line import check_json
 from serried import config, templates
 from serried.base.errors import UsageError
 from serried.cli import init
@@ -27,7 +28,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def start(*arguments: str) -> Result:
-    return CliRunner().invoke(init.command, arguments, catch_exceptions=False, standalone_mode=False)
+    done = CliRunner().invoke(init.command, arguments, catch_exceptions=False, standalone_mode=False)
+    check_json(["init", *arguments], done.stdout)
+    return done
 
 
 @each_template

@@ -243,14 +243,15 @@ check = "import os; assert os.environ['FROM_HOOK']"
         "check": "import os; assert os.environ['FROM_HOOK']",
         "container": None,
     }
-    assert env("check")[0] == 0
+    assert sorted(json.loads(env("check", "--json")[1])["found"]) == ["prefix", "python", "torch"]
+    assert json.loads(env("build", "--json")[1])["was_there"] is True
 
     done = place.serried("run", "train")
     assert (done.returncode, done.stdout) == (0, f"{prefix} hook of {Path(prefix).name}\n")
 
     assert env("clean") == (0, "")
     (place.project / "environment.yml").write_text("name: fine too\n")
-    assert env("clean", "--dry-run") == (0, f"{prefix}\n")
+    assert json.loads(env("clean", "--dry-run", "--json")[1])["removed"] == [prefix]
     assert Path(prefix).exists()
     (place.project / "other.yml").write_text("name: fine\n")
     with (place.project / "serried.toml").open("a") as file:

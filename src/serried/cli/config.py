@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from serried import config
-from serried.base.errors import UsageError
+from serried.base.errors import UsageError, did_you_mean
 from serried.base.text import counted
 from serried.cli import GroupWithHelp, options, run_view
 from serried.config import definitions, profile, toml
@@ -224,7 +224,8 @@ def _schema_of(command: str) -> dict[str, Any]:
     """By `tools/json_schemas.py`. Raises UsageError."""
     known = json.loads(Path(console.__file__).with_name("json_schemas.json").read_text(encoding="utf-8"))
     if command not in known["commands"]:
-        hint = f"these have one: {', '.join(known['commands'])}"
+        hint = did_you_mean(command, known["commands"], command="serried config schema")
+        hint = hint or "commands with `--json` have one"
         raise UsageError(f"`serried {command} --json` has no JSON Schema", hint=hint)
     begin = {"$schema": "http://json-schema.org/draft-07/schema#", "title": f"serried {command} --json"}
     return {**begin, **known["commands"][command], "definitions": known["definitions"]}
