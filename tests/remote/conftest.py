@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,10 @@ from sshd import Sshd
 def make_sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Sshd]]:
     """Starts login nodes, `fir` unless another alias is given, and has Serried use the `ssh` that knows them."""
     with contextlib.ExitStack() as stack:
+        # The path of a socket is short.
+        monkeypatch.setenv(
+            "XDG_RUNTIME_DIR", stack.enter_context(tempfile.TemporaryDirectory(prefix="run-", dir="/tmp"))
+        )
 
         def make(host: str = "fir", **options: object) -> Sshd:
             far = stack.enter_context(Sshd(tmp_path, host, **options))

@@ -8,6 +8,7 @@
     │   └── SubmissionRefused    2  the scheduler refused the request
     ├── SchedulerUnreachable     3  the scheduler did not answer, and nothing was submitted
     ├── SubmissionUncertain      3  the scheduler may have the job; the next command checks
+    ├── NotConnected             4  the login node cannot be reached, or only `serried login` may connect to it
     ├── EnvironmentFailed        1  an environment cannot be built, or fails its check
     ├── DataFailed               1  the command that prepares the data failed
     └── RunFailed                1  a run did not complete
@@ -139,6 +140,10 @@ class SchedulerUnreachable(SerriedError):  # noqa: N818 - reads as what happened
 
 class SubmissionUncertain(SerriedError):  # noqa: N818 - reads as what happened
     exit_code = 3
+
+
+class NotConnected(SerriedError):  # noqa: N818 - reads as what happened
+    exit_code = 4
 
 
 class EnvironmentFailed(SerriedError):  # noqa: N818 - reads as what happened

@@ -28,6 +28,7 @@ PACKAGES = {
     "slurmdbd": "slurmdbd",
     **dict.fromkeys(["mariadbd", "mariadb-install-db"], "mariadb-server"),
     "git": "git",
+    "ssh": "openssh-client",
 }
 """The packages of Debian and Ubuntu with the programs that Serried calls."""
 
@@ -248,6 +249,29 @@ def start(
     finally:
         os.close(descriptor)
     return process
+
+
+def converse(argv: Sequence[str], *, stderr: IO[bytes] | None, own_session: bool) -> Child:
+    """Start a program and hold its stdin and stdout, unbuffered. Without `stderr` it has ours.
+
+    In a session of its own it has no terminal, and Ctrl-C does not reach it.
+    """
+    _trace(argv)
+    pipe = subprocess.PIPE
+    try:
+        return subprocess.Popen(
+            list(argv), bufsize=0, stdin=pipe, stdout=pipe, stderr=stderr, start_new_session=own_session
+        )
+    except FileNotFoundError as error:
+        raise missing_program(argv[0]) from error
+
+
+def has_ended(process: Child, seconds: float) -> bool:
+    """Whether it ends within so many seconds."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+        return True
+    return False
 
 
 def reap() -> None:

@@ -1,0 +1,445 @@
+"""The connection to a cluster's login node, by the user's own OpenSSH.
+
+ssh decides how to get there and how to log in: aliases, jump hosts, keys, agents and host keys are as in ~/.ssh/config.
+Only `sign_in` may prompt. One connection, a master, serves all commands; where ssh cannot keep one, each command is a
+connection (`once`). Where only one session is allowed, a process on this machine holds it (`session`, see `holder`).
+
+A centre bans an address that connects too often, so connections have a budget, counted over all processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import secrets
+import select
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from serried.base import NamedTuple, files, locks, shell
+from serried.base.errors import NotConnected, UsageError
+from serried.base.text import show_duration
+from serried.schema import layout
+from serried.views import console
+
+MASTER, SESSION, ONCE = "master", "session", "once"
+KEEP_SECONDS = 600
+"""How long an unused connection stays open, as the pages of many centres recommend."""
+ANSWER_SECONDS = 5
+"""A living connection answers within these."""
+LOGIN_SECONDS = 30
+"""A login without prompts takes less, with jump hosts too."""
+PAUSE_SECONDS, WINDOW_SECONDS, MOST_OPENED, MOST_REFUSED = 15, 600, 6, 2
+"""The budget: the least time between two connections; how many in the window, and how many refused logins."""
+LONGEST_SOCKET = 87
+"""Bytes of a socket's path on every system, less the 17 that ssh adds while it binds."""
+
+SSH_FAILED = 255
+"""The status of ssh if it fails itself. A command may have the same one."""
+
+_PLAIN = ("-T", "-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none")
+"""What commands need whatever the user's configuration says: no terminal, no second claim on forwarded ports."""
+_BATCH = ("-o", "BatchMode=yes")
+_NO_CONNECTION = ("-o", "ControlMaster=no", *_BATCH, "-o", "ProxyCommand=false", "-o", "ProxyJump=none")
+"""Without a living master ssh must fail at once: it would make a connection of its own."""
+
+_TEXTS = (
+    ("host-key-changed", "HOST IDENTIFICATION HAS CHANGED", "the host key of `{host}` has changed"),
+    ("host-key-unknown", "Host key verification failed", "the host key of `{host}` is not known yet"),
+    ("one-session", "session request failed", "`{host}` allows no further session on this connection"),
+    ("password-expired", "password has expired|Password change required", "your password on `{host}` has expired"),
+    ("login-refused", r"Permission denied \(|Too many authentication failures", "`{host}` refused the login"),
+    ("host-unknown", "Could not resolve hostname", "ssh does not find the host `{host}`"),
+    ("unreachable", "Connection refused", "`{host}` accepts no ssh connections"),
+    ("unreachable", "timed out|No route to host|Network is unreachable", "`{host}` does not answer"),
+    ("closed", "Connection (closed|reset) by|kex_exchange_identification", "`{host}` closed the connection"),
+    ("ssh-configuration", "[Bb]ad configuration option|Bad owner or permissions", "ssh rejects its configuration"),
+)
+"""How OpenSSH says why it failed: its exit status is 255 for all. These texts are not translated."""
+
+_HINTS = {
+    "host-key-changed": "compare the new key with the fingerprints that the site publishes, then remove the old one",
+    "host-key-unknown": "serried login {cluster} shows its fingerprint and asks",
+    "one-session": "serried login {cluster}",
+    "password-expired": "ssh {host} asks for a new one",
+    "host-unknown": "check `login` in the profile of `{cluster}` and the aliases in ~/.ssh/config",
+    "unreachable": "check the network, and the site's VPN: ssh {host}",
+    "closed": "too many connections? wait ten minutes, then try: ssh {host}",
+}
+
+
+class Login(NamedTuple):
+    """How commands reach a cluster, as `serried login` found out. Kept in login.json."""
+
+    host: str
+    mode: str
+    """`master`, `session` or `once`; empty if there was no login yet."""
+    is_batch: bool
+    """Whether ssh logs in without a prompt, as with keys."""
+    control: str
+    """ControlPath for ssh; empty if the user's own configuration has one."""
+    node: str
+    """The login node that answered: a name may stand for several."""
+    why: str
+    """The reason for the mode, a sentence."""
+    keep_seconds: int
+    when: float
+
+
+class Link:
+    """A command on the login node. `stdin` and `stdout` are its own, binary and unbuffered. End it by `kill`."""
+
+    def __init__(self, login: Login, cluster: str, process: shell.Child, errors: IO[bytes]) -> None:
+        self.login, self.cluster = login, cluster
+        self._process, self._errors, self._diagnosis = process, errors, ""
+        if process.stdin is None or process.stdout is None:
+            raise TypeError("a link needs pipes")
+        self.stdin, self.stdout = process.stdin, process.stdout
+
+    def kill(self) -> None:
+        """End ssh here. The command over there meets the end of its input."""
+        self._process.kill()
+        self._process.wait()
+        self.diagnosis()
+        for file in (self.stdin, self.stdout, self._errors):
+            with contextlib.suppress(OSError):
+                file.close()
+
+    def diagnosis(self) -> str:
+        """The last lines that ssh and the far side have written to stderr."""
+        if not self._errors.closed:
+            self._errors.seek(0)
+            self._diagnosis = _tail(self._errors.read().decode("utf-8", "replace"))
+        return self._diagnosis
+
+    def failure(self) -> NotConnected:
+        """The error for output that ended before the command answered. Ends the link."""
+        shell.has_ended(self._process, ANSWER_SECONDS)
+        self.kill()
+        error = _explain(self.cluster, self.login.host, self.diagnosis(), is_batch=True)
+        if self.login.mode == MASTER and self._process.returncode == SSH_FAILED and error.code != "one-session":
+            return not_connected(self.cluster, self.login.host)
+        return error
+
+    def dead(self) -> NotConnected:
+        """The error for a connection that did not answer in time. Ends the link, and our own master with it."""
+        self.kill()
+        host, hint = self.login.host, f"serried login {self.cluster}"
+        if self.login.control:
+            _close(self.login)
+        elif self.login.mode == MASTER:
+            hint = f"ssh -O exit {host}, then {hint}"  # others may use the user's own connection
+        return NotConnected(f"the connection to `{host}` is dead", hint=hint, code="dead")
+
+    def answer(self, marker: str, seconds: float = math.inf) -> str | None:
+        """The line after the line `marker`; None if the output ends, or if it is not there in time."""
+        lines, deadline = b"", time.monotonic() + seconds
+        while True:
+            _, found, rest = lines.partition(f"{marker}\n".encode())
+            if found and b"\n" in rest:
+                return rest.partition(b"\n")[0].decode("utf-8", "replace").strip()
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self.stdout], [], [], None if left == math.inf else left)[0]:
+                return None
+            more = os.read(self.stdout.fileno(), 1 << 16)
+            if not more:
+                return None
+            lines = (lines + more)[-(1 << 20) :]
+
+
+def connect(cluster: str, host: str, command: str) -> Link:
+    """Start `command`, a line for the far login shell, over a connection that exists or needs no prompt.
+
+    Raises:
+        NotConnected: only `serried login` can connect, or the login node cannot be reached.
+    """
+    _check(host)
+    login = last_login(cluster)
+    if login is None or login.host != host:
+        login = sign_in(cluster, host, may_prompt=False)
+    if login.mode == ONCE:
+        _admit(cluster)
+        return _start(cluster, login, ("-o", "ControlPath=none", *_BATCH), command)
+    if not _is_open(login):
+        if not login.is_batch:
+            raise not_connected(cluster, host)
+        login = sign_in(cluster, host, keep_seconds=login.keep_seconds, may_prompt=False)
+    return _start(cluster, login, (*_path(login), *_NO_CONNECTION), command)
+
+
+def sign_in(cluster: str, host: str, *, keep_seconds: int = KEEP_SECONDS, may_prompt: bool = True) -> Login:
+    """Connect, find out how commands reach the cluster, and remember that.
+
+    With `may_prompt`, ssh asks on the terminal for what it needs, and the budget does not hold it up.
+
+    Raises NotConnected.
+    """
+    _check(host)
+    with _locked(cluster, "login.json"):  # the others then find the connection
+        before = last_login(cluster)
+        before = before if before and before.host == host else None
+        login = _new_login(host, keep_seconds, before)
+        node = _node_of(cluster, login) if _is_open(login) else None
+        if node is None:
+            _close(login)
+            known = before is not None and not before.is_batch and time.time() - before.when < 24 * 3600
+            if may_prompt and known:
+                node = _open(cluster, login, may_prompt=True)
+            else:
+                try:
+                    node = _open(cluster, login, may_prompt=False)
+                    login = login._replace(is_batch=True)
+                except NotConnected as error:
+                    if error.code == "login-refused":
+                        _remember(cluster, login)
+                    if not may_prompt or error.code not in ("login-refused", "host-key-unknown"):
+                        raise
+                    node = _open(cluster, login, may_prompt=True)
+        mode, why = _probe(cluster, login)
+        login = login._replace(mode=mode, why=why, node=node)
+        _remember(cluster, login)
+    return login
+
+
+def sign_out(cluster: str, host: str) -> bool:
+    """Close our own connection; whether there was one. One of the user's own configuration stays."""
+    login = last_login(cluster)
+    return login is not None and login.host == host and bool(login.control) and _close(login)
+
+
+def last_login(cluster: str) -> Login | None:
+    """What the last login found out."""
+    document = files.read_json(_folder(cluster) / "login.json") or {}
+    try:
+        return Login(**document)
+    except TypeError:  # of another version
+        return None
+
+
+def not_connected(cluster: str, host: str) -> NotConnected:
+    return NotConnected(f"not connected to `{host}`", hint=f"serried login {cluster}", code="none")
+
+
+def _check(host: str) -> None:
+    if not host or host.startswith("-") or not host.isprintable() or any(map(str.isspace, host)):
+        raise UsageError(
+            f"`{host}` is not a host", hint="`login` in the profile is a host or an alias of ~/.ssh/config"
+        )
+
+
+def _program() -> str:
+    return os.environ.get("SERRIED_SSH") or "ssh"
+
+
+def _ssh(*words: str, timeout: float = ANSWER_SECONDS) -> shell.Result:
+    """Run ssh for something on this machine. With our own locale: users' configurations send LC_* to the far side."""
+    return shell.run((_program(), *words), timeout=timeout, env=os.environ)
+
+
+def _folder(cluster: str) -> Path:
+    return layout.state_directory(os.environ) / "remote" / cluster
+
+
+def _remember(cluster: str, login: Login) -> None:
+    files.make_directory(_folder(cluster))
+    files.write_json(_folder(cluster) / "login.json", login._asdict())
+
+
+@contextlib.contextmanager
+def _locked(cluster: str, name: str) -> Iterator[Path]:
+    """A file of the cluster that no other process reads or writes meanwhile."""
+    files.make_directory(_folder(cluster))
+    held = locks.hold(_folder(cluster) / name, locks.ALONE)
+    try:
+        yield _folder(cluster) / name
+    finally:
+        os.close(held)
+
+
+def _new_login(host: str, keep_seconds: int, before: Login | None) -> Login:
+    result = _ssh("-G", host)
+    if result.status != 0:
+        raise _explain("", host, result.stderr, is_batch=True)
+    settings = dict(line.partition(" ")[::2] for line in result.stdout.splitlines())
+    own = "" if settings.get("controlpath", "none") != "none" else f"{_socket_folder()}/%C"
+    is_batch = before is not None and before.is_batch
+    return Login(host, "", is_batch, own, "", "", keep_seconds, time.time())
+
+
+def _socket_folder() -> Path:
+    """A private folder on this machine's own disk, whose path is short and plain enough for ssh."""
+    runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or "/nowhere")
+    is_fit = re.fullmatch(r"/[\w./-]+", str(runtime), re.ASCII) and len(f"{runtime}/serried/") + 40 <= LONGEST_SOCKET
+    if is_fit and files.is_ours_alone(runtime):
+        return files.make_ours_alone(runtime / "serried")
+    folder = Path(f"/tmp/serried-{os.getuid()}")  # noqa: S108 - checked to be ours alone
+    try:
+        return files.make_ours_alone(folder)
+    except OSError as error:
+        raise NotConnected(f"`{folder}` is not a private folder of yours", hint=f"remove or rename {folder}") from error
+
+
+def _path(login: Login) -> tuple[str, ...]:
+    return ("-o", f"ControlPath={login.control}") if login.control else ()
+
+
+def _is_open(login: Login) -> bool:
+    """Whether a master runs on this machine, which says nothing about the network."""
+    try:
+        return _ssh(*_path(login), "-O", "check", login.host).status == 0
+    except shell.TimedOut:
+        return False
+
+
+def _close(login: Login) -> bool:
+    """End our own master and remove its socket; whether one ran."""
+    if not login.control:
+        return False
+    with contextlib.suppress(shell.TimedOut):
+        if _ssh(*_path(login), "-O", "exit", login.host).status == 0:
+            return True
+    settings = _ssh(*_path(login), "-G", login.host).stdout
+    for path in re.findall(r"(?m)^controlpath (.*)$", settings):
+        Path(path).unlink(missing_ok=True)
+    return False
+
+
+def _start(cluster: str, login: Login, options: Sequence[str], command: str) -> Link:
+    errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the link
+    argv = (_program(), *_PLAIN, *options, login.host, command)
+    return Link(login, cluster, shell.converse(argv, stderr=errors, own_session=True), errors)
+
+
+def _hello() -> tuple[str, str]:
+    """A marker, and a command for any shell that prints it and then the name of the node."""
+    marker = f"serried-{secrets.token_hex(8)}"
+    return marker, f"echo {marker}; uname -n"
+
+
+def _open(cluster: str, login: Login, *, may_prompt: bool) -> str:
+    """Log in, and leave a master behind if ssh can. Returns the name of the login node."""
+    _admit(cluster, by_hand=may_prompt)
+    settings = dict(line.partition(" ")[::2] for line in _ssh("-G", login.host).stdout.splitlines())
+    options = [*_path(login), "-o", "ControlMaster=auto"]
+    if login.control or settings.get("controlpersist") == "no":
+        options += ["-o", f"ControlPersist={login.keep_seconds}"]
+    if settings.get("serveraliveinterval") == "0":
+        options += ["-o", "ServerAliveInterval=60", "-o", "ServerAliveCountMax=3"]
+    marker, command = _hello()
+    with tempfile.NamedTemporaryFile() as log:
+        # Banners and prompts appear on the terminal; the messages of ssh itself are quoted below our error.
+        told = ("-E", log.name) if may_prompt else _BATCH
+        argv = (_program(), *_PLAIN, *options, *told, login.host, command)
+        process = shell.converse(argv, stderr=None if may_prompt else log, own_session=not may_prompt)
+        link = Link(login, cluster, process, log)
+        try:
+            link.stdin.close()
+            node = link.answer(marker, math.inf if may_prompt else LOGIN_SECONDS)
+            shell.has_ended(process, LOGIN_SECONDS if node else 1)
+        finally:
+            link.kill()
+    error = _explain(cluster, login.host, link.diagnosis(), is_batch=not may_prompt)
+    with _locked(cluster, "connections") as path:
+        _write_event(path, "accepted" if node else "refused" if error.code == "login-refused" else "failed")
+    if node is None:
+        raise error
+    return node
+
+
+def _probe(cluster: str, login: Login) -> tuple[str, str]:
+    """The mode for a login that has just succeeded, and the reason, by two sessions at once."""
+    if not _is_open(login):
+        if login.is_batch:
+            return ONCE, "ssh cannot keep a connection open here, and logs in without a prompt"
+        message = f"ssh cannot keep its connection to `{login.host}` open"
+        hint = f"check ControlPath and ControlMaster of `{login.host}` in ~/.ssh/config"
+        raise NotConnected(message, hint=hint, code="no-master")
+    with contextlib.ExitStack() as stack:
+        nodes = []
+        for _ in range(2):
+            marker, command = _hello()
+            link = _start(cluster, login, (*_path(login), *_NO_CONNECTION), f"{command}; cat")
+            stack.callback(link.kill)
+            nodes.append(link.answer(marker, LOGIN_SECONDS))
+            if nodes[-1] is None and len(nodes) == 1:
+                raise link.dead()
+    if None in nodes:
+        return SESSION, f"`{login.host}` allows one session for each connection"
+    return MASTER, f"`{login.host}` allows several sessions on one connection"
+
+
+def _node_of(cluster: str, login: Login) -> str | None:
+    """The login node at the other end of a master; None if the connection is dead."""
+    marker, command = _hello()
+    link = _start(cluster, login, (*_path(login), *_NO_CONNECTION), command)
+    try:
+        return link.answer(marker, ANSWER_SECONDS)
+    finally:
+        link.kill()
+
+
+def _admit(cluster: str, *, by_hand: bool = False) -> None:
+    """Count a new connection, and wait if the last one is too recent. Raises NotConnected beyond the budget."""
+    end = time.time() + PAUSE_SECONDS
+    while True:
+        with _locked(cluster, "connections") as path:
+            pause = 0 if by_hand else _pause(cluster, _events(path))
+            if pause <= 0:
+                _write_event(path, "opened")
+                return
+        if time.time() + pause > end:
+            message = f"other commands are connecting to `{cluster}`"
+            raise NotConnected(message, hint="try again in a minute", code="budget")
+        with console.status_line(f"connecting to {cluster} in {round(pause)} s: the last connection is recent"):
+            time.sleep(pause)
+
+
+def _pause(cluster: str, events: Sequence[tuple[float, str]]) -> float:
+    """Seconds until the budget allows a connection."""
+    words = [what for _, what in events]
+    recent = words[len(words) - words[::-1].index("accepted") :] if "accepted" in words else words
+    opened = [when for when, what in events if what == "opened"]
+    danger = "more could get this address banned"
+    if recent.count("refused") >= MOST_REFUSED:
+        message = f"`{cluster}` refused {recent.count('refused')} logins; {danger}"
+        raise NotConnected(message, hint=f"serried login {cluster}", code="budget")
+    if len(opened) >= MOST_OPENED:
+        again = show_duration(math.ceil(opened[-MOST_OPENED] + WINDOW_SECONDS - time.time()))
+        message = f"{len(opened)} new connections to `{cluster}` within 10 minutes; {danger}"
+        raise NotConnected(message, hint=f"try again in {again}", code="budget")
+    return opened[-1] + PAUSE_SECONDS - time.time() if opened else 0
+
+
+def _events(path: Path) -> list[tuple[float, str]]:
+    """What became of the connections within the window."""
+    now, text = time.time(), path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    pairs = re.findall(r"(?m)^(\d+\.\d+) (\w+)$", text)
+    return [(float(when), what) for when, what in pairs if now - WINDOW_SECONDS < float(when) < now + 1]
+
+
+def _write_event(path: Path, what: str) -> None:
+    lines = [f"{when:.3f} {word}\n" for when, word in (*_events(path), (time.time(), what))]
+    files.write_text(path, "".join(lines))
+
+
+def _explain(cluster: str, host: str, text: str, *, is_batch: bool) -> NotConnected:
+    """The error for what ssh has written before it failed."""
+    message = "ssh ended without a connection to `{host}`" if text else "`{host}` does not answer"
+    known = ((code, sentence) for code, pattern, sentence in _TEXTS if re.search(pattern, text))
+    code, message = next(known, ("failed", message))
+    hint = _HINTS.get(code, "ssh -v {host} shows each step")
+    if code == "login-refused" and is_batch:
+        message, hint = "`{host}` asks for a password or a second factor", "serried login {cluster}"
+    hint = hint.format(host=host, cluster=cluster)
+    return NotConnected(message.format(host=host), hint=hint, details=_tail(text) or None, code=code)
+
+
+def _tail(text: str) -> str:
+    """The last lines, without rules and what a far program may do to a terminal."""
+    lines = [line.rstrip() for line in text.splitlines() if re.search(r"\w", line)]
+    return "\n".join(lines[-12:])
