@@ -169,10 +169,11 @@ def note_fetched(selection: Selection, found: FetchMatches, report: Report, targ
     Raises OSError if the run directory cannot be written.
     """
     by_ledger: dict[FetchLedger, list[tuple[str, int, int]]] = {}
+    copied = {*report.copied}
     for entry in report.there:
         ledger, name = found.noted[entry.source]
-        # A file may have changed after it was listed. Then its copy has the new state.
-        states = {entry.state, _state(target / entry.path) or entry.state}
+        # A file may have changed after it was listed. Then its copy has the new state. An equal file is no copy.
+        states = {entry.state, (entry.path in copied and _state(target / entry.path)) or entry.state}
         by_ledger.setdefault(ledger, []).extend((name, *state) for state in sorted(states))
     for ledger, states_of_files in by_ledger.items():
         ledger.note(states_of_files, MODES[selection.record.plan.share].file)
@@ -425,7 +426,7 @@ def compare(entries: Sequence[FetchEntry], target: Path, *, force: bool) -> Repo
     outcomes: dict[int, Outcome] = {}
     for number, entry in enumerate(entries):
         try:
-            outcomes[number] = _decide(entry, target / entry.path, force=force)
+            outcomes[number] = _decide(entry, target / entry.path, lambda _: None, force=force)
         except OSError as error:
             outcomes[number] = error
     return _report(entries, outcomes)
@@ -489,7 +490,7 @@ class _Copying:
     def _copy(self, entry: FetchEntry) -> str:
         target = self._root / entry.path
         self._make_folder(os.path.dirname(entry.path))  # noqa: PTH120 - it may be empty
-        outcome = _decide(entry, target, force=self._force)
+        outcome = _decide(entry, target, self._observe, force=self._force)
         if outcome != COPIED:
             self._observe(entry.bytes)
         elif entry.kind == "folder":
@@ -516,7 +517,7 @@ class _Copying:
             self._folders.add(path)
 
 
-def _decide(entry: FetchEntry, target: Path, *, force: bool) -> str:
+def _decide(entry: FetchEntry, target: Path, observe: OnCopied, *, force: bool) -> str:
     """COPIED, SAME or KEPT. Raises OSError if `target` cannot be replaced by an entry of this kind."""
     try:
         present = target.lstat()
@@ -535,7 +536,20 @@ def _decide(entry: FetchEntry, target: Path, *, force: bool) -> str:
         return SAME
     if stat.S_ISDIR(present.st_mode):
         raise IsADirectoryError(errno.EISDIR, "the target is a folder")
-    return COPIED if force or state in entry.replaces else KEPT
+    if force or state in entry.replaces:
+        return COPIED
+    is_file = entry.kind == "file" and stat.S_ISREG(present.st_mode)
+    return SAME if is_file and entry.bytes == present.st_size and _is_equal(entry.source, target, observe) else KEPT
+
+
+def _is_equal(source: Path, target: Path, observe: OnCopied) -> bool:
+    """Whether two files of one size have the same content: a run may have written again what the project has."""
+    with contextlib.suppress(PermissionError), source.open("rb") as wanted, target.open("rb") as present:
+        while (chunk := wanted.read(fs_copy.CHUNK)) == present.read(fs_copy.CHUNK):
+            observe(0)
+            if not chunk:
+                return True
+    return False
 
 
 def _state(path: Path) -> tuple[int, int] | None:

@@ -71,7 +71,12 @@ def test_the_same_model_written_by_a_second_run_is_fetched(serried, started, pro
     put(made.where.source, {"out/model.pt": "weights"})
     assert serried("fetch", "last", "--to", str(tmp_path / "to")).code == 0
     assert tree(tmp_path / "to") == {"out/model.pt": "weights"}
-    assert serried("fetch", "last", "--to", str(project)).code == 0
+    to_project = ("fetch", "last", "--to", str(project))
+    put(project, {"out/model.pt": "weights"}, -99)
+    assert serried(*to_project).err == f"copied 0 files, 0 B, to {project}; 1 existed already\n"
+    put(made.where.source, {"out/model.pt": "changed"}, 99)
+    assert serried(*to_project).code == 1  # the project's model is the user's own
+    assert (project / "out/model.pt").read_text() == "weights"
 
 
 def test_without_the_archive_the_snapshot_is_known_by_its_time(run):
