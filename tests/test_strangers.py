@@ -152,10 +152,10 @@ def tensorboard() -> contextlib.AbstractContextManager[Door]:
 
 @contextlib.contextmanager
 def _served(guarded: Any, path: str) -> Iterator[Door]:
-    from serried.cli import ui
+    from serried.cli import web_page
     from serried.views.web import server
 
-    listener, served = ui.loopback_listener("page", 0), server.server(guarded)
+    listener, served = web_page.loopback_listener("page", 0), server.server(guarded)
     thread = threading.Thread(target=served.run, kwargs={"sockets": [listener]})
     thread.start()
     until(lambda: served.started)

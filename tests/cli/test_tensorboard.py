@@ -22,7 +22,7 @@ import pytest
 
 from serried.base.errors import install_hint
 from serried.base.files import make_directory, write_json
-from serried.cli import ui
+from serried.cli import track, web_page
 from serried.records.index import Selection
 from serried.schema.plan import Sweep
 from waiting import until
@@ -173,7 +173,7 @@ def test_trials_are_curves_by_their_id_and_further_runs_of_the_sweep_belong_to_i
     served.process.terminate()
     assert served.process.wait(600) == 143
     assert list((tmp_path / "tmp").iterdir()) == []
-    assert [name for name, _ in ui.named_event_files(Selection(first.record, 1))] == ["k3f9q2/1"] * 2
+    assert [name for name, _ in track.named_event_files(Selection(first.record, 1))] == ["k3f9q2/1"] * 2
 
 
 def test_folders_of_the_program_are_curves_also_where_names_are_hostile_long_or_alike_and_links_are_not(make, serve):
@@ -212,14 +212,14 @@ def test_the_runs_own_folders_come_before_the_tree_that_it_worked_in(ended):
     for folder in (run.where.source / "logs", run.where.path / TRACKER):
         make_directory(folder)
         (folder / "events.out.tfevents.1").touch()
-    curves = [name for name, _ in ui.named_event_files(Selection(run.record))]
+    curves = [name for name, _ in track.named_event_files(Selection(run.record))]
     assert curves == ["k3f9q2", "k3f9q2", "k3f9q2:logs"]  # the results have the tracker's folder, too
 
 
 def test_files_that_appear_while_it_serves_are_added(make, serve, monkeypatch, tmp_path):
     program = tmp_path / "often" / "sitecustomize.py"
     program.parent.mkdir()
-    program.write_text("import serried.cli.ui as own\nown.RELOAD_SECONDS = 0.5\n")
+    program.write_text("import serried.cli.track as own\nown.RELOAD_SECONDS = 0.5\n")
     monkeypatch.setenv("PYTHONPATH", str(program.parent), prepend=":")
     run = make("k3f9q2")
     served = serve("k3f9q2")
@@ -246,8 +246,8 @@ def test_it_serves_on_after_the_logout_if_it_was_started_by_nohup(ended, serve):
 def test_a_port_that_is_taken_gets_a_note(monkeypatch, capsys):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        monkeypatch.setattr(ui, "_PORTS", port - os.getuid() % 10_000)
-        with ui.loopback_listener("TensorBoard") as own:
+        monkeypatch.setattr(web_page, "_PORTS", port - os.getuid() % 10_000)
+        with web_page.loopback_listener("TensorBoard") as own:
             assert own.getsockname()[1] != port
     assert f"port {port} is taken" in capsys.readouterr().err
 
@@ -282,5 +282,5 @@ def test_the_tunnel_leads_to_this_very_node():
         ("10.0.0.7 51234 192.0.2.1 22", f"-J {user}@192.0.2.1 {user}@{host}"),  # from a login node to a job's node
         ("fe80::1 51234 2001:db8::1 2222", f"-J '{user}@[2001:db8::1]:2222' {user}@{host}"),
     ):
-        assert ui.ssh_tunnel(20001, {"SSH_CONNECTION": connection}) == f"ssh -N -L 20001:127.0.0.1:20001 {words}"
-    assert ui.ssh_tunnel(20001, {}, "/home/a:b") == f"ssh -N -L '20001:/home/a\\:b' {user}@{host}"
+        assert web_page.ssh_tunnel(20001, {"SSH_CONNECTION": connection}) == f"ssh -N -L 20001:127.0.0.1:20001 {words}"
+    assert web_page.ssh_tunnel(20001, {}, "/home/a:b") == f"ssh -N -L '20001:/home/a\\:b' {user}@{host}"

@@ -62,9 +62,9 @@ def watch_command(
     """
     if web:
         run_view.exclude("--web", "serried watch --web", once=once, light=light, ascii=ascii_only)
-        from serried.cli import ui  # the terminal needs no page
+        from serried.cli import web_page  # the terminal needs no page
 
-        ui.serve_page(run, port, path)
+        web_page.serve_page(run, port, path)
         return
     run_view.need("--web", "serried watch --web shows the page", port=port, socket=path)
     selection = run_view.select(run) if run else None

@@ -14,7 +14,7 @@ import uvicorn
 from building import RunOnDisk
 from fake_scheduler import FakeScheduler
 from serried import schedulers
-from serried.cli import ui
+from serried.cli import web_page
 from serried.views.web import server
 from serried.views.web.app import application
 from serried.views.web.runs import Runs
@@ -74,7 +74,7 @@ class Page:
 
 @pytest.fixture
 def page(slurm):  # noqa: ARG001 - no page here asks a real scheduler
-    listener = ui.loopback_listener("page", 0)
+    listener = web_page.loopback_listener("page", 0)
     runs = Runs()
     runs.start()
     served = server.server(application(runs, TOKEN))

@@ -14,7 +14,7 @@ import sys
 import pytest
 
 from serried.base.errors import install_hint
-from serried.cli import ui
+from serried.cli import web_page
 from serried.views import web
 from waiting import until
 
@@ -134,4 +134,4 @@ def test_without_its_libraries_it_says_how_to_install_them(serried, monkeypatch)
 
 
 def test_the_usual_port_depends_on_the_user_alone():
-    assert ui.usual_port() == 20_000 + os.getuid() % 10_000
+    assert web_page.usual_port() == 20_000 + os.getuid() % 10_000
