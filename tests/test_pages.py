@@ -133,8 +133,9 @@ OURS_ALONE = {
     "XDG_RUNTIME_DIR",
     "SERRIED_STOP_FILE",
     "SERRIED_LOG_SHARED",
+    "SERRIED_SENT_SETTINGS",
 }
-"""Marks that a lab sets, prefixes, what is only passed on, and what ranks alone read."""
+"""Marks that a lab sets, prefixes, what is only passed on, and what ranks or the far end of a connection read."""
 
 
 def test_every_variable_that_serried_reads_is_on_its_page():

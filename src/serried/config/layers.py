@@ -36,6 +36,7 @@ from serried.schedulers import clusters
 from serried.schedulers.clusters import Sign
 from serried.schedulers.survey import GLANCE_SECONDS
 from serried.schema import binds, names
+from serried.schema.layout import SENT_SETTINGS
 from serried.schema.names import JOB_VARIABLES
 from serried.schema.plan import (
     Build,
@@ -122,7 +123,11 @@ def find(directory: Path, environ: Mapping[str, str]) -> Files:
     of_site = (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")
     site = [*(Path(path) / "serried" for path in of_site if path.startswith("/")), Path("/etc/serried")]
     documents = tuple(document for path in site for document in _in_folder(path))
-    return Files(project, folder, tuple(_in_folder(user_folder(environ))), documents)
+    user = _in_folder(user_folder(environ))
+    if environ.get(SENT_SETTINGS):  # the settings of the user on the machine where the command was typed
+        sent, _, shown = environ[SENT_SETTINGS].partition("//")
+        user = _in_folder(Path(sent), Path(f"/{shown}")) + user
+    return Files(project, folder, tuple(user), documents)
 
 
 def _project(directory: Path) -> tuple[Document | None, Path]:
@@ -152,13 +157,21 @@ def user_folder(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or Path.home()) / ".config") / "serried"
 
 
-def _in_folder(folder: Path) -> list[Document]:
-    """`config.toml`, then the profiles in `clusters/`: `fir.toml` is the table `[clusters.fir]`."""
-    path = folder / "config.toml"
-    documents = [toml.read(path)] if os.path.lexists(path) else []
+def user_files(folder: Path) -> list[Path]:
+    """`config.toml`, then the profiles in `clusters/`."""
+    paths = [path for path in [folder / "config.toml"] if os.path.lexists(path)]
     with contextlib.suppress(OSError):
-        profiles = [path for path in sorted((folder / PROFILES).iterdir()) if path.suffix == ".toml"]
-        documents += [toml.read(it).outer(("clusters", it.stem)) for it in profiles if not it.name.startswith(".")]
+        profiles = sorted((folder / PROFILES).iterdir())
+        paths += [path for path in profiles if path.suffix == ".toml" and not path.name.startswith(".")]
+    return paths
+
+
+def _in_folder(folder: Path, shown: Path | None = None) -> list[Document]:
+    """The settings in a folder, as those of the folder `shown`: `clusters/fir.toml` is the table `[clusters.fir]`."""
+    documents = []
+    for path in user_files(folder):
+        document = toml.read(path, str((shown or folder) / path.relative_to(folder)))
+        documents.append(document if path.parent == folder else document.outer(("clusters", path.stem)))
     return documents
 
 

@@ -103,6 +103,25 @@ def plain(text: str, longest: int) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.")[:longest].rstrip("-.")
 
 
+SENT = ".sent"
+"""Beside the tree of a project that another machine sent: its manifest, the diff, and the user's settings there."""
+SENT_SETTINGS = "SERRIED_SENT_SETTINGS"
+"""The folder of these settings, `//`, and the path of their folder on the other machine, which messages show."""
+_SENT_TREE = r"(/(?:.*/)?serried/projects/[0-9a-f]{16})/[0-9a-f]{32}/[^/]+"
+
+
+def sent_tree(path: Path) -> Optional[Path]:
+    """The tree of a project that another machine sent, if `path` is in such a tree."""
+    match = re.match(_SENT_TREE, str(path))
+    return Path(match[0]) if match else None
+
+
+def project_folder(path: Path) -> Path:
+    """For a path in a tree that another machine sent: the folder of all trees of that project. Otherwise `path`."""
+    match = re.match(_SENT_TREE, str(path))
+    return Path(match[1]) if match else path
+
+
 def run_directory(root: str, project: str, experiment: str, run: str) -> str:
     """The path of a run directory below `root`, for any names of project and experiment."""
     return posixpath.join(root, slug(project), slug(experiment), run)

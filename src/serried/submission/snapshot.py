@@ -6,6 +6,7 @@
     redirect(survey, …)  editable installs that point into the project
     read_revision(…)     commit, branch and diff, for the record
     store(survey, …)     one tar per content
+    SentProject          all of that for a project that another machine sent: git is not there
 
 Only `store` writes files, so every refusal comes before the first write. With git, the snapshot takes files that are
 tracked or not ignored, also those of submodules and nested repositories. Without git, it takes everything except
@@ -25,8 +26,10 @@ from __future__ import annotations
 import ast
 import bisect
 import contextlib
+import functools
 import hashlib
 import io
+import json
 import os
 import re
 import stat
@@ -34,12 +37,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from serried.base import NamedTuple, shell, tree
-from serried.base.errors import MissingProgramError, UsageError
+from serried.base.errors import MissingProgramError, SerriedError, UsageError
 from serried.base.files import MODES, Modes, make_directory
 from serried.base.text import spell
+from serried.schema.layout import SENT, sent_tree
 from serried.schema.names import FETCHED
 from serried.schema.outputs import CACHES
 
@@ -86,8 +90,125 @@ class Survey(NamedTuple):
         return self.files[at : at + 1] == (path,)
 
 
+MANIFEST = f"{SENT}/manifest"
+
+
+class SentFile(NamedTuple):
+    mode: int
+    """Kind and permissions, as in `st_mode`: of a regular file or a symbolic link."""
+    size: int
+    content: str
+    """SHA-256 of a file's content in hex, or the target of a link."""
+    is_untracked: bool = False
+
+    @property
+    def is_valid(self) -> bool:
+        """Are these the values of a file or a link?"""
+        is_file = stat.S_ISREG(self.mode) and re.fullmatch(r"[0-9a-f]{64}", self.content) and self.size >= 0
+        return bool(is_file or (stat.S_ISLNK(self.mode) and self.content and "\0" not in self.content))
+
+    def is_intact(self, path: Path, latest: int) -> bool:
+        """Does `path` still have this content? `latest` is the last time, in nanoseconds, at which it may have changed.
+
+        Content is not read: whoever writes to a file also changes its time.
+        """
+        with contextlib.suppress(OSError):
+            state = path.lstat()
+            if stat.S_ISLNK(self.mode):
+                return stat.S_ISLNK(state.st_mode) and os.readlink(path) == self.content  # noqa: PTH115 - the exact text
+            return (state.st_mode, state.st_size) == (self.mode, self.size) and state.st_mtime_ns <= latest
+        return False
+
+
+class SentProject(NamedTuple):
+    """A project on another machine, which sends it: the files of its snapshot, and what git says about them there.
+
+    Its tree is `NAME` in a folder that is called after its digest, beside `.sent` with the manifest, `diff`, and the
+    user's settings in `settings`.
+    """
+
+    name: str
+    """Of the project's folder, which is the project's name by default; empty if only settings are sent."""
+    origin: str
+    """The other machine and the project's folder there: `host:/path`."""
+    files: Mapping[str, SentFile]
+    """By path below the folder of the digest: `NAME/train.py`, `.sent/diff`."""
+    commit: str | None = None
+    branch: str | None = None
+    left_out: tuple[str, ...] = ()
+    """Entries that a snapshot on that machine would link."""
+    ignored_modules: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Warnings of the survey there."""
+    settings: str = ""
+    """The folder of the user's settings there."""
+
+    @property
+    def head(self) -> dict[str, object]:
+        """All but the files, for JSON."""
+        return {**self._asdict(), "files": None}
+
+    @property
+    def digest(self) -> str:
+        """Of all content, as the name of its folder."""
+        text = json.dumps([self.head, sorted(self.files.items())], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def to_json(self, base: SentProject | None = None) -> dict[str, object]:
+        """Without files that are the same in `base`."""
+        before = base.files if base else {}
+        files = {path: file for path, file in self.files.items() if before.get(path) != file}
+        gone = [path for path in before if path not in self.files]
+        return {"base": base.digest if base else None, "head": self.head, "files": files, "gone": gone}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any], base: SentProject | None = None) -> SentProject:
+        """Raises ValueError for a document that is damaged, or has a path outside of its folder or below a link."""
+        try:
+            files = {**(base.files if base else {})}
+            for path in document["gone"]:
+                del files[path]
+            files |= {path: SentFile(*values) for path, values in document["files"].items()}
+            head: dict[str, Any] = {
+                name: tuple(it) if isinstance(it, list) else it for name, it in document["head"].items()
+            }
+            sent = cls(**{**head, "files": files})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a project's manifest: {error!r}") from None
+        if "/" in sent.name or sent.name in (".", "..", SENT):
+            raise ValueError(f"a manifest is of a folder {sent.name!r}")
+        for path, file in files.items():
+            top, *parts = path.split("/")
+            around = ("/".join((top, *parts[:end])) for end in range(len(parts)))
+            is_own = top == sent.name or (top == SENT and parts[:1] in (["diff"], ["settings"]))
+            is_below = is_own and parts and not {"", ".", ".."}.intersection((top, *parts))
+            if not is_below or "\0" in path or any(folder in files for folder in around) or not file.is_valid:
+                raise ValueError(f"a manifest names {path!r}")
+        return sent
+
+    @classmethod
+    def read(cls, folder: Path, name: str = MANIFEST) -> SentProject | None:
+        """The project in the folder of a digest; None if it is incomplete or damaged."""
+        with contextlib.suppress(OSError, ValueError):
+            return cls.from_json(json.loads((folder / name).read_bytes()))
+        return None
+
+
+@functools.lru_cache(maxsize=1)
+def _sent(tree: Path) -> SentProject | None:
+    return SentProject.read(tree.parent)
+
+
+def sent_project(project: Path) -> SentProject | None:
+    """The manifest of the tree with `project`, if another machine sent it."""
+    root = sent_tree(project)
+    return _sent(root) if root else None
+
+
 def root_of(project: Path) -> Path:
     """The root of the git repository with `project`; `project` itself without one, or if the root is a home."""
+    if root_sent := sent_tree(project):
+        return root_sent
     try:
         root = Path(run(project, "rev-parse", "--show-toplevel").rstrip("\n"))
         if root == project.resolve():
@@ -115,6 +236,8 @@ def survey(
             "`--set project.snapshot=false` runs in place",
         )
     excluded = [os.path.relpath(path, project) for path in leave_out if path.is_relative_to(project)]
+    if sent := sent_project(project):
+        return _survey_sent(project, sent, excluded)
     listed = _from_git(project, start)
     if listed is None:
         listed = _from_walk(project, [pattern for pattern in link if not pattern.startswith("!")], excluded)
@@ -147,6 +270,29 @@ def survey(
             f"`link = [{link}]` under `[project]` links them"
         )
     return Survey(project, files, untracked, links, sum(sizes.values()), tuple(warnings), modules)
+
+
+def _survey_sent(project: Path, sent: SentProject, excluded: Sequence[str]) -> Survey:
+    """Of a tree that another machine sent. Nothing is linked: what git ignores there is not here.
+
+    Raises SerriedError if a file is not as it was sent. Then the tree does not count any more, and is sent again.
+    """
+    manifest = project.parent / MANIFEST
+    latest, top = manifest.stat().st_mtime_ns, f"{sent.name}/"
+    own = {path[len(top) :]: file for path, file in sent.files.items() if path.startswith(top)}
+    for path, file in own.items():
+        if not file.is_intact(project / path, latest):
+            manifest.unlink(missing_ok=True)
+            message = f"`{path}` has changed in `{project}`, which is a copy of the project in `{sent.origin}`"
+            raise SerriedError(message, hint="run the same command again there: the project is sent again")
+    files = tuple(sorted(path for path in own if not _is_below(path, excluded)))
+    untracked = tuple(path for path in files if own[path].is_untracked)
+    warnings = [*sent.notes, *_escaping(project, files)]
+    if sent.left_out:
+        what = "entries that git ignores, or that `project.link` names, are not sent"
+        warnings.append(f"{what}: {_first(sent.left_out)}; paths of data are those on the cluster")
+    size = sum(_sizes(project, files).values())
+    return Survey(project, files, untracked, (), size, tuple(warnings), sent.ignored_modules)
 
 
 def _first(paths: Sequence[str], sizes: Mapping[str, int] | None = None) -> str:
@@ -409,6 +555,11 @@ class Revision(NamedTuple):
 
 
 def read_revision(project: Path) -> Revision:
+    if (sent := sent_project(project)) and (root := sent_tree(project)):
+        diff = ""
+        with contextlib.suppress(FileNotFoundError):
+            diff = (root.parent / SENT / "diff").read_bytes().decode("utf-8", "surrogateescape")
+        return Revision(sent.commit, sent.branch, diff)
     try:
         status = run(project, "status", "-z", "--porcelain=v2", "--branch", "--untracked-files=no")
     except GitError:
@@ -608,7 +759,7 @@ def _members(survey: Survey) -> Iterator[tuple[tarfile.TarInfo, io.BytesIO | Non
             if stat.S_ISLNK(status.st_mode):
                 member.type = tarfile.SYMTYPE
                 member.mode = 0o777
-                member.linkname = _target(root, path)
+                member.linkname = target_of(root, path)
                 yield member, None
             elif stat.S_ISREG(status.st_mode):
                 content = whole.read_bytes()
@@ -622,7 +773,7 @@ def _members(survey: Survey) -> Iterator[tuple[tarfile.TarInfo, io.BytesIO | Non
             raise UsageError(f"cannot read `{path}`: {error.strerror}", hint=hint) from error
 
 
-def _target(root: Path, path: str) -> str:
+def target_of(root: Path, path: str) -> str:
     """The target of a symbolic link in the unpacked tree.
 
     A link into the project leads to the same place in the tree. Any other link leads to the same target as before.

@@ -1,0 +1,509 @@
+"""A project on its way to a cluster: its files, what git says about them, and the settings of its user.
+
+    survey(directory, environ)   here: the files of a snapshot, with their digests
+    send(session, project)       here: what the cluster lacks, in at most three exchanges; one if nothing has changed
+    tree, contents               over there: the two exchanges
+    enter(base, place)           over there: go to the folder of a command
+
+A tree over there is `KEY/DIGEST/NAME` in `$XDG_CACHE_HOME/serried/projects`: KEY stands for this machine and the
+project's folder, DIGEST for all content. It grows as `DIGEST.part`, from files of earlier trees of KEY and from one
+compressed stream, each file under its name only once it is verified. So a transfer continues after a cut, and two
+transfers of one tree do no harm: both write the same bytes. No clock is compared with another: all times are those of
+the file system over there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import io
+import json
+import os
+import re
+import stat
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from serried.base import NamedTuple
+from serried.base import tree as file_tree
+from serried.base.errors import SerriedError, UsageError, reason
+from serried.base.files import FULL, check_ours_alone, make_directory, write_bytes
+from serried.config import layers
+from serried.schema.layout import SENT, SENT_SETTINGS, state_directory
+from serried.submission import snapshot
+from serried.submission.snapshot import MANIFEST, PRIVATE, SentFile, SentProject
+
+PART = ".part"
+"""The end of the name of a tree that is incomplete, and of its manifest."""
+KEPT_SECONDS, KEPT_TREES = 2 * 86_400, 2
+"""Trees that were not used for so long are deleted, but not the newest ones."""
+TRIES = 3
+LARGEST_MANIFEST = 1 << 28
+CHUNK = 1 << 18
+INCOMING = f"{SENT}/incoming"
+"""Files until they are verified."""
+_DIGEST, _KEY = r"[0-9a-f]{32}", r"[0-9a-f]{16}"
+
+
+class Asks(Protocol):
+    """A `client.Session`."""
+
+    cluster: str
+
+    def ask(self, function: str, values: Mapping[str, Any], *, data: Iterable[bytes] = ()) -> Mapping[str, Any]: ...
+
+
+class LocalProject(NamedTuple):
+    """A project of this machine, ready to be sent."""
+
+    sent: SentProject
+    root: Path
+    settings: Path
+    diff: bytes
+    start: str
+    """The current folder, from the project's folder."""
+
+    @property
+    def key(self) -> str:
+        return hashlib.sha256(self.sent.origin.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+    def open(self, path: str) -> BinaryIO:
+        top, _, rest = path.partition("/")
+        if path == f"{SENT}/diff":
+            return io.BytesIO(self.diff)
+        return (self.settings / rest.partition("/")[2] if top == SENT else self.root / rest).open("rb")
+
+
+def survey(directory: Path | None, environ: Mapping[str, str]) -> LocalProject:
+    """The project with `directory`, as its snapshot would be; without one, the settings of the user alone.
+
+    Secrets stay here: files that `environment.env_file` names, and any `.env` that git does not track.
+    Raises UsageError.
+    """
+    settings = layers.user_folder(environ)
+    files: dict[str, SentFile] = {}
+    for file in layers.user_files(settings):
+        described = _described(file, str(file))._replace(mode=stat.S_IFREG | 0o600)
+        files[f"{SENT}/settings/{file.relative_to(settings)}"] = described
+    sent = SentProject("", os.uname().nodename, files, settings=os.path.abspath(settings))  # noqa: PTH100
+    if directory is None:
+        return LocalProject(sent, Path(), settings, b"", os.curdir)
+    found = layers.find(Path(os.path.abspath(directory)), environ)  # noqa: PTH100 - links stay as the user wrote them
+    given = layers.gather(found, {}, environ)
+    top = found.directory
+    root = top if found.project else snapshot.root_of(top)
+    notes: list[str] = []
+    try:
+        surveyed = _surveyed(root, top, given)
+    except UsageError as error:
+        if root == top:
+            raise
+        notes = [f"the snapshot has `{top}` alone, without the rest of its git repository: {error.message}"]
+        root, surveyed = top, _surveyed(top, top, given)
+    new = frozenset(surveyed.untracked)
+    private = {path for path in new if path.rpartition("/")[2] == PRIVATE}
+    real = root.resolve()
+    for path in surveyed.files:
+        if path not in private:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                whole = real / path
+                is_link = whole.is_symlink()
+                target = snapshot.target_of(real, path) if is_link else ""
+                its = SentFile(stat.S_IFLNK | 0o777, len(target), target) if is_link else _described(whole, path)
+                files[f"{root.name}/{path}"] = its._replace(is_untracked=path in new)
+    revision = snapshot.read_revision(top)
+    diff = revision.diff.encode("utf-8", "surrogateescape")
+    if diff:
+        files[f"{SENT}/diff"] = SentFile(stat.S_IFREG | 0o600, len(diff), hashlib.sha256(diff).hexdigest())
+    if root.name in ("", SENT):
+        raise UsageError(f"`{root}` cannot be sent to a cluster", hint="give the project's folder another name")
+    sent = sent._replace(
+        name=root.name,
+        origin=f"{sent.origin}:{real}",
+        files=files,
+        commit=revision.commit,
+        branch=revision.branch,
+        left_out=tuple(sorted({*surveyed.links, *private})),
+        ignored_modules=surveyed.ignored_modules,
+        notes=tuple(notes),
+    )
+    here = Path(os.path.abspath(directory)) if found.project else Path(os.path.realpath(directory))  # noqa: PTH100
+    start = os.path.relpath(here, root if found.project else real)
+    return LocalProject(sent, real, settings, diff, start)
+
+
+def _surveyed(root: Path, top: Path, given: list[layers.Layer]) -> snapshot.Survey:
+    """The survey of `root` with the settings of the project in `top`, whatever experiment is submitted."""
+    within = os.path.relpath(os.path.realpath(top), os.path.realpath(root))
+    link = layers.stack(given, None, "").get(("project", "link"))
+    patterns = [
+        ("!" if pattern.startswith("!") else "") + os.path.normpath(f"{within}/{pattern.removeprefix('!')}")
+        for pattern in (link.value if link else ())
+    ]
+    apart = []
+    for place, value in ((place, setting.value) for layer in given for place, setting in layer.settings.items()):
+        is_secret = place[-2:] == ("environment", "env_file")
+        if isinstance(value, str) and (is_secret or (place[0] == "clusters" and place[2:] == ("root",))):
+            path = Path(os.path.normpath(top / os.path.expandvars(os.path.expanduser(value))))  # noqa: PTH111
+            apart += [] if path == root else [path]
+    return snapshot.survey(root, patterns, apart, start=within)
+
+
+def _described(path: Path, name: str) -> SentFile:
+    """Raises UsageError for a file that cannot be read, FileNotFoundError for one that disappeared."""
+    digest, size = hashlib.sha256(), 0
+    try:
+        with path.open("rb", buffering=0) as file:
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+                size += len(chunk)
+            mode = stat.S_IFREG | stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o777
+    except PermissionError as error:
+        hint = f"make it readable, or leave it out by a line `/{name}` in `.gitignore`"
+        raise UsageError(f"cannot read `{name}`: {error.strerror}", hint=hint) from error
+    return SentFile(mode, size, digest.hexdigest())
+
+
+def send(session: Asks, project: LocalProject) -> dict[str, str]:
+    """Let the cluster have the project's tree. Returns what `enter` needs over there. Raises SerriedError.
+
+    A cut connection loses nothing: call it again.
+    """
+    sent, digest = project.sent, project.sent.digest
+    place = {"key": project.key, "digest": digest}
+    memory = state_directory(os.environ) / "remote" / session.cluster / "projects" / project.key
+    known, base = "", b""
+    """The last tree that the cluster acknowledged: its digest and its manifest."""
+    with contextlib.suppress(OSError, ValueError):
+        line, _, base = memory.read_bytes().partition(b"\n")
+        known = line.decode()
+    # Most often it is there, and then the digest is all that travels.
+    if known == digest and session.ask("tree", place).get("there"):
+        return {**place, "start": project.start}
+    answer: Mapping[str, Any] = {"lacks_base": True}
+    with contextlib.suppress(ValueError):
+        if known != digest and base:
+            answer = session.ask("tree", place, data=[_packed(sent, _unpacked(base))])
+    if answer.get("lacks_base"):
+        answer = session.ask("tree", place, data=[_packed(sent)])
+    for _ in range(TRIES):
+        if answer.get("there"):
+            with contextlib.suppress(OSError):  # then the next command sends the whole manifest
+                make_directory(memory.parent)
+                write_bytes(memory, f"{digest}\n".encode() + _packed(sent), durable=False)
+            return {**place, "start": project.start}
+        missing = [(int(number), int(offset)) for number, offset in answer.get("missing", ())]
+        answer = session.ask("contents", {**place, "missing": missing}, data=_contents(project, missing))
+    what = ", ".join(f"`{path}`" for path in answer.get("changed", ())) or "the project"
+    raise SerriedError(f"{what} changed while it was being sent", hint="run the command again")
+
+
+def _contents(project: LocalProject, missing: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+    """The files that are missing, from their offsets, as one stream. A file that is shorter now ends the stream."""
+    packer, paths = zlib.compressobj(6), sorted(project.sent.files)
+    for number, offset in missing:
+        left = project.sent.files[paths[number]].size - offset
+        try:
+            with project.open(paths[number]) as file:
+                file.seek(offset)
+                while left and (chunk := file.read(min(left, CHUNK))):
+                    left -= len(chunk)
+                    if packed := packer.compress(chunk):
+                        yield packed
+        except OSError:
+            break
+        if left:
+            break
+    yield packer.flush()
+
+
+def _packed(sent: SentProject, base: SentProject | None = None) -> bytes:
+    return zlib.compress(json.dumps(sent.to_json(base)).encode())
+
+
+def _unpacked(data: bytes, base: SentProject | None = None) -> SentProject:
+    """Raises ValueError."""
+    unpacker = zlib.decompressobj()
+    try:
+        text = unpacker.decompress(data, LARGEST_MANIFEST)
+        return SentProject.from_json(json.loads(text), base)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+
+
+# What follows runs over there.
+
+
+def _folder(base: Path, place: Mapping[str, Any]) -> Path:
+    """The folder of a digest. Raises SerriedError."""
+    key, digest = str(place.get("key")), str(place.get("digest"))
+    if not (re.fullmatch(_KEY, key) and re.fullmatch(_DIGEST, digest)):
+        raise SerriedError("not the name of a project's tree")
+    folder = base / "projects" / key
+    make_directory(folder)
+    check_ours_alone(folder)
+    return folder / digest
+
+
+def _base() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(cache) if cache.startswith("/") else Path.home() / ".cache") / "serried"
+
+
+def enter(base: Path, place: Mapping[str, Any]) -> None:
+    """Go to the folder of a command in its tree, with the settings of its user. Raises SerriedError."""
+    with _plain_errors():
+        folder, start = _folder(base, place), str(place.get("start") or os.curdir)
+        sent = SentProject.read(folder)
+        if sent is None or start.startswith("/") or ".." in start.split("/"):
+            raise SerriedError("the project is not on the cluster any more", hint="run the command again")
+        os.utime(folder)
+        if sent.name:
+            here = folder / sent.name / start
+            here.mkdir(parents=True, exist_ok=True)  # git knows no empty folders
+            os.chdir(here)
+    os.environ[SENT_SETTINGS] = f"{folder}/{SENT}/settings/{sent.settings}"
+
+
+def tree(place: Mapping[str, Any], content: BinaryIO, _output: BinaryIO) -> dict[str, Any]:
+    """`there`, or which contents are `missing`. The content is the manifest, or what is different from an earlier one.
+
+    Missing contents are pairs: the number of a path in the order of paths, and the bytes that are there already.
+    """
+    with _plain_errors():
+        folder = _folder(_base(), place)
+        if (folder / MANIFEST).is_file():
+            os.utime(folder)
+            return {"there": True}
+        packed = content.read(LARGEST_MANIFEST)
+        if not packed:
+            return {}
+        sent = _manifest(packed, folder)
+        if sent is None:
+            return {"lacks_base": True}
+        make_directory(_aside(folder) / INCOMING)
+        write_bytes(_aside(folder) / f"{MANIFEST}{PART}", json.dumps(sent.to_json()).encode(), durable=False)
+        return _fill(folder, sent, _earlier(folder))
+
+
+def _manifest(packed: bytes, folder: Path) -> SentProject | None:
+    """None if the tree that it refers to is not there. Raises SerriedError."""
+    problem = "it has another digest"
+    try:
+        base = json.loads(zlib.decompressobj().decompress(packed, LARGEST_MANIFEST))["base"]
+        earlier = SentProject.read(folder.with_name(base)) if base and re.fullmatch(_DIGEST, base) else None
+        if base and earlier is None:
+            return None
+        sent = _unpacked(packed, earlier)
+        if sent.digest == folder.name:
+            return sent
+    except (ValueError, KeyError, TypeError, zlib.error) as error:
+        problem = str(error)
+    raise SerriedError("the manifest of the project is damaged", details=problem)
+
+
+def contents(place: Mapping[str, Any], content: BinaryIO, _output: BinaryIO) -> dict[str, Any]:
+    """Receive contents that `tree` has named. `there`, or those that are `missing` still, with paths of `changed` ones.
+
+    A stream that ends early leaves what has arrived.
+    """
+    with _plain_errors():
+        folder = _folder(_base(), place)
+        aside = _aside(folder)
+        sent = SentProject.read(aside, f"{MANIFEST}{PART}")
+        if sent is None:
+            return {"there": (folder / MANIFEST).is_file()}
+        paths, stream = sorted(sent.files), _Inflated(content)
+        changed: list[str] = []
+        for number, offset in place.get("missing", ()):
+            path = paths[int(number)]
+            outcome = _receive(aside, path, sent.files[path], int(offset), stream, str(int(number)))
+            if outcome is None:
+                break
+            changed += [] if outcome else [path]
+        answer = _fill(folder, sent, ())
+        return {**answer, "changed": changed} if changed else answer
+
+
+def _aside(folder: Path) -> Path:
+    return folder.with_name(folder.name + PART)
+
+
+class _Inflated:
+    def __init__(self, content: BinaryIO) -> None:
+        self._content, self._unpacker, self._packed = content, zlib.decompressobj(), b""
+
+    def read(self, size: int) -> bytes:
+        """At most `size` bytes; none at the end of the stream, or if it is damaged."""
+        while not self._unpacker.eof:
+            self._packed = self._packed or self._content.read(CHUNK)
+            try:
+                data = self._unpacker.decompress(self._packed, size)
+            except zlib.error:
+                return b""
+            is_at_end = not self._packed
+            self._packed = self._unpacker.unconsumed_tail
+            if data or is_at_end:
+                return data
+        return b""
+
+
+def _receive(aside: Path, path: str, file: SentFile, offset: int, stream: _Inflated, name: str) -> bool | None:  # noqa: PLR0917
+    """Whether the content is that of the manifest; None if the stream ended before."""
+    part, digest = aside / INCOMING / name, hashlib.sha256()
+    with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "r+b") as written:
+        while (chunk := written.read(min(CHUNK, offset - written.tell()))) if written.tell() < offset else b"":
+            digest.update(chunk)
+        while written.tell() < file.size:
+            chunk = stream.read(min(CHUNK, file.size - written.tell()))
+            if not chunk:
+                return None
+            digest.update(chunk)
+            written.write(chunk)
+        written.truncate()
+        os.fchmod(written.fileno(), stat.S_IMODE(file.mode))
+    if digest.hexdigest() != file.content:
+        part.unlink(missing_ok=True)
+        return False
+    _publish(part, aside / path)
+    return True
+
+
+def _publish(part: Path, target: Path) -> None:
+    make_directory(target.parent)
+    try:
+        part.replace(target)
+    except FileNotFoundError:  # another transfer of the same tree was first
+        if not os.path.lexists(target):
+            raise
+
+
+def _earlier(folder: Path) -> list[tuple[Path, SentProject, int]]:
+    """Other trees of the project, the newest first, with the last time at which their files may have changed."""
+    others = []
+    for other in folder.parent.iterdir():
+        name = MANIFEST + (PART if other.name.endswith(PART) else "")
+        if other.name != folder.name + PART and (sent := SentProject.read(other, name)):
+            # Nobody works in an incomplete tree, so its files are as they arrived.
+            latest = (other / name).stat().st_mtime_ns if name == MANIFEST else time.time_ns() * 2
+            others.append((other, sent, latest))
+    return sorted(others, key=lambda it: it[2], reverse=True)
+
+
+def _fill(folder: Path, sent: SentProject, others: Sequence[tuple[Path, SentProject, int]]) -> dict[str, Any]:
+    """Take what earlier trees and the tree itself have; complete the tree if nothing is missing then.
+
+    A file of the same path in an earlier tree is linked. Other files are copied: two paths never share a file.
+    """
+    aside = _aside(folder)
+    by_content = {
+        file.content: (other / path, file, latest)
+        for other, earlier, latest in reversed(others)
+        for path, file in earlier.files.items()
+        if stat.S_ISREG(file.mode)
+    }
+    missing: dict[str, str] = {}
+    own: dict[str, Path] = {}
+    for path, file in sorted(sent.files.items()):
+        target = aside / path
+        if not os.path.lexists(target):
+            make_directory(target.parent)
+            if stat.S_ISLNK(file.mode):
+                with contextlib.suppress(FileExistsError):
+                    target.symlink_to(file.content)
+                continue
+            same = ((other / path, latest) for other, it, latest in others if it.files.get(path, None) == file)
+            source = next((path for path, latest in same if file.is_intact(path, latest)), None)
+            if not (source and _link(source, target)):
+                other, described, latest = by_content.get(file.content, (None, file, 0))
+                copied = own.get(file.content) or (other if other and described.is_intact(other, latest) else source)
+                if copied is None:
+                    missing.setdefault(file.content, path)
+                    continue
+                _copy(copied, aside / INCOMING / f"{os.urandom(8).hex()}", target, file.mode)
+        own.setdefault(file.content, target)
+    if missing:
+        numbers = {path: number for number, path in enumerate(sorted(sent.files))}
+        wanted = [numbers[path] for path in missing.values()]
+        return {"missing": [(number, _size(aside / INCOMING / str(number))) for number in wanted]}
+    _complete(folder, sent)
+    return {"there": True}
+
+
+def _size(part: Path) -> int:
+    with contextlib.suppress(OSError):
+        return part.stat().st_size
+    return 0
+
+
+def _link(source: Path, target: Path) -> bool:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except FileExistsError:
+        return True
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        return False
+    return True
+
+
+def _copy(source: Path, part: Path, target: Path, mode: int) -> None:
+    with source.open("rb") as file, part.open("xb") as written:
+        while chunk := file.read(CHUNK):
+            written.write(chunk)
+        os.fchmod(written.fileno(), stat.S_IMODE(mode))
+    _publish(part, target)
+
+
+def _complete(folder: Path, sent: SentProject) -> None:
+    """Give the tree its name. Its manifest is written last: files that are newer were changed."""
+    aside = _aside(folder)
+    if sent.name:
+        make_directory(aside / sent.name)
+    file_tree.remove(aside / INCOMING)
+    write_bytes(aside / MANIFEST, json.dumps(sent.to_json()).encode(), durable=False)
+    if (folder / MANIFEST).is_file():  # another transfer of the same tree was first
+        _delete(aside)
+        return
+    _delete(folder)  # it is damaged
+    try:
+        aside.rename(folder)
+    except OSError:
+        if not (folder / MANIFEST).is_file():
+            raise
+    (folder / f"{MANIFEST}{PART}").unlink(missing_ok=True)
+    trees = sorted(
+        ((other.lstat().st_mtime, other) for other in folder.parent.iterdir() if other.name != folder.name),
+        reverse=True,
+    )
+    now = (folder / MANIFEST).stat().st_mtime
+    for number, (used, other) in enumerate(trees, start=1):
+        if other.name.startswith(".") or (number >= KEPT_TREES and now - used > KEPT_SECONDS):
+            _delete(other)
+
+
+def _delete(folder: Path) -> None:
+    """Delete a tree, which has another name before it has fewer files."""
+    gone = folder.with_name(f".{os.urandom(8).hex()}")
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(gone)
+        file_tree.remove(gone, until=time.monotonic() + 10)
+
+
+@contextlib.contextmanager
+def _plain_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        path = f"`{error.filename}`: " if error.filename else ""
+        hint = None
+        if error.errno in FULL:
+            hint = "free some space there; `XDG_CACHE_HOME` may name a folder with more"
+        elif error.errno == errno.ENAMETOOLONG:
+            hint = "a name in the project is too long for the file system of the cluster"
+        raise SerriedError(f"cannot store the project on the cluster: {path}{reason(error)}", hint=hint) from error

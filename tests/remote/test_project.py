@@ -1,0 +1,290 @@
+"""A project as it travels: which content is sent, what arrives, and what a submit makes of it over there."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from serried.base.errors import SerriedError, UsageError
+from serried.config import layers
+from serried.remote import project as remote
+from serried.submission import snapshot
+from serried.submission.snapshot import MANIFEST, SentProject
+
+GIT = os.environ | {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
+
+
+NOT_SENT = "entries that git ignores, or that `project.link` names, are not sent"
+
+
+def git(folder, *arguments):
+    command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+    subprocess.run(command, cwd=folder, check=True, env=GIT, capture_output=True)
+
+
+class Link:
+    """A session whose far end is here. It counts bytes, and may be cut."""
+
+    cluster = "fir"
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int]] = []
+        self.most: int | None = None
+        """Of the content: the connection is cut after these bytes."""
+
+    def ask(self, function, values, *, data=()):
+        content = b"".join(data)
+        self.calls.append((function, len(content)))
+        is_cut = self.most is not None and function == "contents" and len(content) > self.most
+        arriving = io.BytesIO(content[: self.most] if is_cut else content)
+        answer = getattr(remote, function)(values, arriving, io.BytesIO())
+        if is_cut:
+            raise ConnectionError
+        return answer
+
+
+@pytest.fixture
+def link(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "far cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return Link()
+
+
+@pytest.fixture
+def project(tmp_path):
+    folder = tmp_path / "digits"
+    (folder / "src").mkdir(parents=True)
+    (folder / "train.py").write_text("print(1)\n")
+    (folder / "src/model.py").write_text("x = 1\n")
+    return folder
+
+
+def tree_of(place):
+    base = Path(os.environ["XDG_CACHE_HOME"], "serried/projects", place["key"], place["digest"])
+    sent = SentProject.read(base)
+    return base / sent.name if sent else None
+
+
+def sent(link, folder):
+    return tree_of(remote.send(link, remote.survey(folder, os.environ)))
+
+
+def packed(folder, sources):
+    return snapshot.store(snapshot.survey(folder), sources).digest
+
+
+def test_an_unchanged_project_is_named_and_not_sent(link, project):
+    for number in range(10_000):
+        (project / f"src/{number:05}.txt").write_text(f"{number}\n")
+    first = sent(link, project)
+    link.calls.clear()
+    assert sent(link, project) == first
+    assert link.calls == [("tree", 0)]
+
+
+def test_of_a_changed_project_the_changes_are_sent(link, project):
+    (project / "weights").write_bytes(os.urandom(300_000))
+    before = sent(link, project)
+    (project / "train.py").write_text("print(2)\n")
+    (project / "src/model.py").rename(project / "src/net.py")
+    link.calls.clear()
+    after = sent(link, project)
+    assert [function for function, _ in link.calls] == ["tree", "contents"]
+    assert sum(size for _, size in link.calls) < 2000
+    assert (after / "weights").stat().st_ino == (before / "weights").stat().st_ino
+    assert (after / "train.py").read_text() == "print(2)\n"
+    assert (before / "train.py").read_text() == "print(1)\n"
+    assert sorted(path.name for path in after.rglob("*")) == ["net.py", "src", "train.py", "weights"]
+
+
+def test_a_cluster_that_has_lost_its_trees_gets_all_again(link, project):
+    first = sent(link, project)
+    (project / "train.py").write_text("print(2)\n")
+    shutil.rmtree(first.parents[1])
+    assert (sent(link, project) / "src/model.py").read_text() == "x = 1\n"
+
+
+def test_a_transfer_continues_where_it_was_cut(link, project):
+    (project / "weights").write_bytes(os.urandom(3_000_000))
+    for _ in range(5):
+        link.most = 700_000
+        with pytest.raises(ConnectionError):
+            sent(link, project)
+        if link.calls[-1][1] < 1_500_000:
+            break
+    link.most = None
+    tree = sent(link, project)
+    assert link.calls[-1][1] < 1_000_000
+    assert (tree / "weights").read_bytes() == (project / "weights").read_bytes()
+
+
+NAMES = st.text(st.characters(min_codepoint=1, exclude_characters="/"), min_size=1, max_size=12).map(
+    lambda text: os.fsdecode(text.encode("utf-8", "surrogatepass"))
+)
+CONTENTS = st.tuples(st.binary(max_size=40), st.sampled_from([0o644, 0o600, 0o755, 0o444]))
+
+
+@given(versions=st.lists(st.dictionaries(NAMES, CONTENTS, max_size=6), min_size=1, max_size=3), data=st.data())
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_each_version_arrives_as_it_is(link, tmp_path, versions, data):
+    folder = tmp_path / "versions" / "-rf $(id) \n'\""
+    for version in versions:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for name, (content, mode) in version.items():
+            if name not in (".", ".."):
+                (folder / name).write_bytes(content)
+                (folder / name).chmod(mode)
+        link.most = data.draw(st.none() | st.integers(0, 60))
+        try:
+            tree = sent(link, folder)
+        except ConnectionError:
+            link.most = None
+            tree = sent(link, folder)
+        expected, actual = snapshot.survey(folder), snapshot.survey(tree)
+        assert actual._replace(project=folder) == expected
+        assert packed(tree, tmp_path / "a") == packed(folder, tmp_path / "b")
+
+
+def test_a_snapshot_of_the_tree_is_that_of_the_project(link, project, tmp_path):
+    git(project, "init", "-qb", "trunk")
+    (project / ".gitignore").write_text("data\n.venv\n")
+    (project / "run.sh").write_text("#!/bin/sh\n")
+    (project / "run.sh").chmod(0o755)
+    (project / "best").symlink_to(project / "src/model.py")
+    (project / "out").symlink_to("/nonexistent")
+    git(project, "add", ".")
+    git(project, "commit", "-qm", "first")
+    (project / "train.py").write_text("print('\N{SNOWMAN}')\n")
+    (project / os.fsdecode(b"n\xe9\nw")).write_text("new")
+    (project / ".env").write_text("TOKEN=abc\n")
+    (project / "data").mkdir()
+    (project / "data/big").write_text("x")
+    tree = sent(link, project)
+    own, there = snapshot.survey(project), snapshot.survey(tree)
+    assert own.links == (".env", "data")
+    assert there._replace(bytes=own.bytes) == own._replace(
+        project=tree,
+        links=(),
+        warnings=(
+            *own.warnings,
+            f"{NOT_SENT}: `.env`, `data`; paths of data are those on the cluster",
+        ),
+    )
+    assert packed(tree, tmp_path / "a") == packed(project, tmp_path / "b")
+    assert snapshot.read_revision(tree) == snapshot.read_revision(project)
+
+
+def test_secrets_stay_here(link, project):
+    (project / "serried.toml").write_text('[experiments.a]\nenvironment = {env_file = "keys"}\ncommand = "true"\n')
+    git(project, "init", "-q")
+    for name in ("keys", ".env", "src/.env"):
+        (project / name).write_text("TOKEN=abc\n")
+    tree = sent(link, project)
+    assert not [path for path in tree.parent.rglob("*") if path.is_file() and "abc" in path.read_text()]
+
+
+def test_the_name_and_the_folder_are_those_of_the_project(link, tmp_path, monkeypatch):
+    folder = tmp_path / "my repo"
+    (folder / "a/b").mkdir(parents=True)
+    (folder / "a/b/train.py").write_text("1")
+    git(folder, "init", "-q")
+    place = remote.send(link, remote.survey(folder / "a/b", os.environ))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SERRIED_SENT_SETTINGS", "")
+    remote.enter(tmp_path / "far cache/serried", place)
+    assert Path.cwd() == tree_of(place) / "a/b"
+    assert snapshot.root_of(Path.cwd()) == tree_of(place)
+
+
+def test_settings_of_the_user_here_are_stronger_than_those_over_there(link, project, tmp_path, monkeypatch):
+    for folder, root, other in (("config", "/scratch/here", "qos"), ("far", "/scratch/there", "account")):
+        (tmp_path / folder / "serried/clusters").mkdir(parents=True)
+        (tmp_path / folder / "serried/clusters/fir.toml").write_text(f'root = "{root}"\nresources.{other} = "x"\n')
+    place = remote.send(link, remote.survey(project, os.environ))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SERRIED_SENT_SETTINGS", "")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "far"))
+    remote.enter(tmp_path / "far cache/serried", place)
+    stacked = layers.stack(layers.gather(layers.find(Path.cwd(), os.environ), {}, os.environ), None, "fir")
+    values = {keys[-1]: (setting.value, str(setting.origin)) for keys, setting in stacked.items()}
+    assert values == {
+        "root": ("/scratch/here", f"{tmp_path}/config/serried/clusters/fir.toml:1"),
+        "qos": ("x", f"{tmp_path}/config/serried/clusters/fir.toml:2"),
+        "account": ("x", f"{tmp_path}/far/serried/clusters/fir.toml:2"),
+    }
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_text("print(3)\n"),
+        lambda path: path.unlink(),
+        lambda path: path.chmod(0o777),
+        lambda path: (path.unlink(), path.symlink_to("src/model.py")),
+    ],
+    ids=["written", "deleted", "mode", "link"],
+)
+def test_a_tree_that_was_changed_is_refused_and_sent_again(link, project, damage):
+    tree = sent(link, project)
+    while tree.joinpath("train.py").stat().st_mtime_ns == tree.joinpath("x").touch():
+        pass
+    tree.joinpath("x").unlink()
+    damage(tree / "train.py")
+    snapshot._sent.cache_clear()
+    with pytest.raises(SerriedError, match=r"`train\.py` has changed in"):
+        snapshot.survey(tree)
+    assert sent(link, project) == tree
+    assert (tree / "train.py").read_text() == "print(1)\n"
+    assert stat.S_IMODE((tree / "train.py").stat().st_mode) == stat.S_IMODE((project / "train.py").stat().st_mode)
+    assert snapshot.survey(tree).files == ("src/model.py", "train.py")
+
+
+def test_trees_that_are_not_used_are_deleted_but_not_the_newest(link, project):
+    trees = []
+    for number in range(5):
+        (project / "train.py").write_text(f"print({number})\n")
+        trees.append(sent(link, project))
+        os.utime(trees[-1].parent, (number, number))
+    assert [tree.exists() for tree in trees] == [False, False, False, True, True]
+    assert sorted(trees[0].parents[1].iterdir()) == sorted(tree.parent for tree in trees[3:])
+
+
+@pytest.mark.parametrize("path", ["../x", "digits/../../x", "/etc/x", "other/x", "digits/a/b", MANIFEST, "digits"])
+def test_a_manifest_that_leads_out_of_its_tree_is_refused(link, project, path):
+    (project / "a").symlink_to("/tmp")
+    prepared = remote.survey(project, os.environ)
+    files = {**prepared.sent.files, path: prepared.sent.files["digits/train.py"]}
+    hostile = prepared._replace(sent=prepared.sent._replace(files=files))
+    with pytest.raises(SerriedError, match="the manifest of the project is damaged"):
+        remote.send(link, hostile)
+
+
+def test_a_file_that_changes_while_it_is_sent_is_an_error(link, project):
+    prepared = remote.survey(project, os.environ)
+    (project / "train.py").write_text("print(2)\n")
+    with pytest.raises(SerriedError, match=r"`digits/train.py` changed while it was being sent"):
+        remote.send(link, prepared)
+
+
+def test_a_name_that_is_too_long_over_there_is_named(link, project):
+    prepared = remote.survey(project, os.environ)
+    files = {**prepared.sent.files, f"digits/{'x' * 300}": prepared.sent.files["digits/train.py"]}
+    with pytest.raises(SerriedError, match=r"cannot store the project .*: file name too long") as error:
+        remote.send(link, prepared._replace(sent=prepared.sent._replace(files=files)))
+    assert error.value.hint == "a name in the project is too long for the file system of the cluster"
+
+
+def test_a_home_directory_is_not_sent(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(UsageError, match="cannot be a project"):
+        remote.survey(tmp_path, os.environ)
