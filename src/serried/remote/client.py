@@ -1,0 +1,336 @@
+"""The laptop's end: a session with a cluster's login node, and requests in it.
+
+A request that changes something has an id. If the connection breaks, the session connects again and sends the same
+request: the far end starts it if it never arrived, and else continues where the output broke off. So a cut at any byte
+starts it once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, BinaryIO
+
+from serried.base import NamedTuple
+from serried.base.errors import SerriedError, SubmissionUncertain
+from serried.remote import far_part, frames
+from serried.remote.frames import FrameWire
+from serried.remote.link import ANSWER_SECONDS, Link, connect
+
+PYTHON_SECONDS = 60
+NOISE_BYTES = 1 << 20
+RECONNECT_SECONDS = 60
+
+
+Connect = Callable[[str, str, str], Link]
+"""Cluster, host and command to a link, as `link.connect`."""
+
+
+class ConnectionLost(SerriedError):  # noqa: N818 - reads as what happened
+    """The connection broke. What was asked changes nothing over there."""
+
+    exit_code = 4
+
+
+class FarEndUnusable(SerriedError):  # noqa: N818 - reads as what happened
+    """The login node cannot run Serried: no Python, no room, or no command is possible there."""
+
+
+class RemoteRequest(NamedTuple):
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    """Variables on top of those of the login shell over there."""
+    changes: bool
+    """Runs to its end, once, even if the connection breaks."""
+    terminals: tuple[bool, bool, bool] = (False, False, False)
+    """Which of stdin, stdout and stderr are terminals here."""
+    directory: Mapping[str, Any] | None = None
+    """The working directory over there, as `project.send` returns it; None is the home."""
+    shell: str = ""
+    """A line for `sh`, in place of a command line of Serried."""
+
+
+class RemoteSession:
+    """One connection to the login node of `cluster`; use it in `with`. It opens at the first request."""
+
+    def __init__(
+        self,
+        cluster: str,
+        host: str,
+        *,
+        connect: Connect = connect,
+        environ: Mapping[str, str] = os.environ,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.cluster, self.host = cluster, host
+        self._connect, self._environ, self._pause = connect, environ, pause
+        self._link: Link | None = None
+        self._wire: FrameWire | None = None
+        self._channels = 0
+
+    def __enter__(self) -> RemoteSession:  # noqa: PYI034 - `Self` is 3.11's
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._link is not None:
+            self._link.kill()
+        self._link = self._wire = None
+
+    def call(
+        self,
+        request: RemoteRequest,
+        *,
+        stdin: BinaryIO | None = None,
+        on_output: Callable[[bytes], object],
+        on_errors: Callable[[bytes], object],
+        on_wait: Callable[[str], object] = lambda _line: None,
+    ) -> int:
+        """Run a command line of Serried over there and return its exit status.
+
+        Ctrl-C reaches the command; a second one ends only this call. `on_wait` gets a line for the status line while
+        the session connects again.
+
+        Raises:
+            ConnectionLost: the connection broke in a request that changes nothing.
+            SubmissionUncertain: it broke for good in one that does.
+        """
+        document = {"id": os.urandom(16).hex(), **request._asdict()}
+        exchange = _Exchange(stdin if request.terminals[0] else None, on_output, on_errors)
+        if not request.terminals[0]:
+            exchange.given = stdin.read() if stdin is not None else b""
+        deadline, wait = None, 1.0
+        while True:
+            try:
+                return self._exit_status(self._run({**document, "offset": exchange.offset}, exchange))
+            except ConnectionLost as lost:
+                self.close()
+                if not request.changes:
+                    raise
+                now = time.monotonic()
+                deadline = deadline if deadline and not exchange.has_progressed else now + RECONNECT_SECONDS
+                if now > deadline:
+                    raise self._uncertain(lost) from lost
+                on_wait(f"connecting to {self.host} again")
+            except SerriedError as error:
+                if not exchange.was_sent:
+                    raise
+                raise self._uncertain(error) from error
+            self._pause(wait)
+            wait = min(2 * wait, 8.0)
+
+    def ask(
+        self,
+        function: str,
+        values: Mapping[str, Any],
+        *,
+        data: Iterable[bytes] = (),
+        on_data: Callable[[bytes], object] = lambda _part: None,
+        seconds: float | None = None,
+    ) -> dict[str, Any]:
+        """Call one of `serve.FUNCTIONS` over there: `data` is its input, `on_data` gets its output.
+
+        Raises ConnectionLost, also if there is no answer within `seconds`, and the SerriedError that it raised.
+        """
+        answer = bytearray()
+        exchange = _Exchange(None, on_data, answer.extend)
+        exchange.parts = iter(data)
+        try:
+            end = self._run({"function": function, "values": dict(values)}, exchange, seconds)
+        except ConnectionLost:
+            self.close()
+            raise
+        try:
+            value = json.loads(answer.rpartition(b"\n")[2])
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            message = end.get("error") or f"`{function}` failed on {self.host}"
+            raise SerriedError(message, details=answer.decode("utf-8", "replace").strip() or None)
+        if "error" in value:
+            raise SerriedError(value["error"], hint=value.get("hint"), details=value.get("details"))
+        return value
+
+    def _exit_status(self, end: Mapping[str, Any]) -> int:
+        if end.get("lost"):
+            raise self._uncertain(None)
+        if end.get("error"):
+            raise FarEndUnusable(f"{self.host}: {end['error']}")
+        return int(end.get("status", 1))
+
+    def _uncertain(self, cause: SerriedError | None) -> SubmissionUncertain:
+        hint = f"serried ps --cluster {self.cluster} shows the runs there"
+        message = f"the connection to `{self.host}` is lost, and the command may continue there"
+        if cause is None:
+            message = f"the command was killed on `{self.host}`, and may have had an effect"
+        elif cause.hint:
+            hint = f"{cause.hint}, then: {hint}"
+        return SubmissionUncertain(message, hint=hint, details=cause.message if cause else None)
+
+    def _run(self, document: Mapping[str, Any], exchange: _Exchange, seconds: float | None = None) -> dict[str, Any]:
+        deadline = None if seconds is None else time.monotonic() + seconds
+        wire = self._wire or self._open()
+        self._channels += 1
+        channel = self._channels
+        exchange.was_sent = True
+        wire.send(frames.encode_json(channel, frames.REQUEST, dict(document)))
+        if exchange.stdin is None and exchange.parts is None:
+            wire.send(frames.encode(channel, frames.INPUT, exchange.given) if exchange.given else b"")
+            wire.send(frames.encode(channel, frames.INPUT))
+        return exchange.relay(wire, channel, deadline, self._interrupted)
+
+    def _interrupted(self, wire: FrameWire, channel: int) -> None:
+        wire.send(frames.encode(channel, frames.SIGNAL, b"%d" % signal.SIGINT))
+
+    def _open(self) -> FrameWire:
+        """Connect, and bring the far part if this version is not there yet."""
+        archive = far_part.archive(self._environ)
+        nonce = os.urandom(8).hex()
+        program = far_part.bootstrap(archive, nonce)
+        link = self._link = self._connect(self.cluster, self.host, far_part.command(nonce, len(program)))
+        start = _Start(link, nonce, self.host)
+        try:
+            start.until({"1"}, ANSWER_SECONDS)
+            start.send(program)
+            stage, text = start.until({"have", "need", "error", "python"}, PYTHON_SECONDS)
+            if stage == "need":
+                start.send(archive.path.read_bytes())
+                stage, text = start.until({"have", "error"}, None)
+        except BaseException:
+            self.close()
+            raise
+        if self._environ.get("SERRIED_VERBOSE") and start.noise:
+            sys.stderr.write(start.noise.decode("utf-8", "replace"))
+        if stage != "have":
+            self.close()
+            raise _unusable(self.host, stage, text)
+        self._wire = FrameWire(link.stdout.fileno(), link.stdin.fileno(), start.received)
+        return self._wire
+
+
+def _unusable(host: str, stage: str, text: str) -> FarEndUnusable:
+    if stage == "python":
+        oldest = ".".join(map(str, far_part.OLDEST_PYTHON))
+        return FarEndUnusable(
+            f"`{host}` has no Python {oldest} or later; it has {text or 'none'}",
+            hint="if the site has one as a module, load it in ~/.bash_profile over there",
+        )
+    code, _, path = text.partition(" ")
+    if code in ("EDQUOT", "ENOSPC"):
+        return FarEndUnusable(
+            f"no space for Serried on `{host}`: {path}",
+            hint=f"delete files there (quota), 10 MB are enough: ssh {host}",
+        )
+    if code == "EBADMSG":
+        return FarEndUnusable(f"what `{host}` received is damaged", hint="try again")
+    hint = "set XDG_CACHE_HOME over there to a folder of yours alone, for non-interactive shells too"
+    return FarEndUnusable(f"cannot write to {path} on `{host}`: {code}", hint=hint)
+
+
+class _Start:
+    """A connection before its first frame: lines with markers, among what login scripts print."""
+
+    def __init__(self, link: Link, nonce: str, host: str) -> None:
+        self.noise, self.received = bytearray(), b""
+        self._link, self._nonce, self._host = link, nonce, host
+        os.set_blocking(link.stdout.fileno(), False)
+
+    def until(self, stages: set[str], seconds: float | None) -> tuple[str, str]:
+        """The stage whose marker comes first, and the rest of its line. Raises NotConnected."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        markers = {far_part.marker(self._nonce, stage): stage for stage in stages}
+        descriptor = self._link.stdout.fileno()
+        while True:
+            for marker, stage in markers.items():
+                before, marked, rest = self.received.partition(marker)
+                text, ends, after = rest.partition(b"\n")
+                if marked and ends:
+                    self.noise += before
+                    self.received = after
+                    return stage, text.decode("utf-8", "replace")
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            is_ready = bool(select.select([descriptor], [], [], left)[0])
+            if not is_ready or len(self.received) > NOISE_BYTES:
+                raise self._link.dead()
+            data = frames.read(descriptor)
+            if data == b"":
+                raise self._link.failure()
+            self.received += data or b""
+
+    def send(self, data: bytes) -> None:
+        try:
+            while data:
+                data = data[self._link.stdin.write(data) or 0 :]
+        except OSError:
+            raise self._link.failure() from None
+
+
+class _Exchange:
+    """One request on the wire, and what has come of it, over all connections."""
+
+    def __init__(
+        self, stdin: BinaryIO | None, on_output: Callable[[bytes], object], on_errors: Callable[[bytes], object]
+    ) -> None:
+        self.stdin = stdin
+        self.given = b""
+        """The whole input, if it is not a terminal's."""
+        self.parts: Any = None
+        self.offset = 0
+        """Bytes of frames that have been received."""
+        self.was_sent = self.has_progressed = False
+        self._on = {frames.OUTPUT: on_output, frames.ERRORS: on_errors}
+        self._interrupts = 0
+
+    def relay(
+        self, wire: FrameWire, channel: int, deadline: float | None, interrupt: Callable[[FrameWire, int], None]
+    ) -> dict[str, Any]:
+        self.has_progressed = False
+        while True:
+            try:
+                if (end := self._step(wire, channel, deadline)) is not None:
+                    return end
+            except KeyboardInterrupt:
+                self._interrupts += 1
+                if self._interrupts > 1:
+                    raise
+                interrupt(wire, channel)
+
+    def _step(self, wire: FrameWire, channel: int, deadline: float | None) -> dict[str, Any] | None:
+        if self.parts is not None and len(wire.backlog) < frames.LONGEST:
+            part = next(self.parts, b"")
+            wire.send(frames.encode(channel, frames.INPUT, part))
+            self.parts = self.parts if part else None
+        reads: list[int] = [wire.reads, *([self.stdin.fileno()] if self.stdin else [])]
+        left = 0.0 if self.parts and len(wire.backlog) < frames.LONGEST else None
+        if deadline is not None and left is None:
+            left = max(0.0, deadline - time.monotonic())
+        ready = select.select(reads, [wire.writes] if wire.backlog else [], [], left)
+        if not any(ready) and deadline is not None and time.monotonic() >= deadline:
+            raise ConnectionLost("no answer in time")
+        wire.flush()
+        if self.stdin and self.stdin.fileno() in ready[0]:
+            data = os.read(self.stdin.fileno(), frames.CHUNK)
+            wire.send(frames.encode(channel, frames.INPUT, data))
+            self.stdin = self.stdin if data else None
+        for frame in wire.receive() if wire.reads in ready[0] else []:
+            if frame.channel != channel:
+                continue
+            if frame.kind == frames.EXIT:
+                with contextlib.suppress(frames.Malformed):
+                    return frame.json()
+                raise ConnectionLost("the far end sent something else")
+            if frame.kind in self._on:
+                self._on[frame.kind](frame.payload)
+                self.offset += frame.size
+                self.has_progressed = True
+        if wire.has_ended:
+            raise ConnectionLost("the connection broke")
+        return None

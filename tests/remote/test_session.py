@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from local_shell import LoginNode
+
+from serried.base.errors import SerriedError
+from serried.remote import far_part
+from serried.remote.client import RemoteRequest, RemoteSession
+
+VERSION = RemoteRequest(("--version",), {}, changes=False)
+SHELLS = ("bash", "dash", "fish", "tcsh", "zsh")
+
+
+@pytest.fixture(scope="session")
+def laptop(tmp_path_factory):
+    """The environment of the laptop. The archive is packed once for all tests."""
+    return {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("laptop"))}
+
+
+@pytest.fixture
+def node(tmp_path):
+    return LoginNode(tmp_path / "home of ada")
+
+
+class Calls:
+    """Requests in one session, and what they print."""
+
+    def __init__(self, node, laptop, **more):
+        self.session = RemoteSession("fir", "fir.example", connect=node.connect, environ=laptop, **more)
+        self.output, self.errors = bytearray(), bytearray()
+
+    def __call__(self, request, stdin=None):
+        """Status, output and errors."""
+        self.output.clear()
+        self.errors.clear()
+        with self.session:
+            status = self.session.call(request, stdin=stdin, on_output=self.output.extend, on_errors=self.errors.extend)
+        return status, self.output.decode(), self.errors.decode()
+
+
+def shell(line, *, changes=False, **env):
+    return RemoteRequest((), env, changes, shell=line)
+
+
+@pytest.mark.parametrize("name", SHELLS)
+def test_a_command_runs_over_there_whatever_the_login_shell_is(name, tmp_path, laptop):
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"needs {name}: apt-get install {name}")
+    node = LoginNode(tmp_path / "home of ada", path)
+    assert Calls(node, laptop)(VERSION) == (0, "serried, version 0.1.0\n", "")
+
+
+def test_an_error_over_there_is_the_same_as_here(node, laptop):
+    request = RemoteRequest(("subimt",), {}, changes=False)
+    message = "error: unknown command: `subimt`\n\nhint: did you mean `serried submit`? Submit a job to the cluster.\n"
+    assert Calls(node, laptop)(request) == (2, "", message)
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_command_has_the_home_the_variables_and_the_terminals_of_its_request(changes, node, laptop):
+    line = 'pwd; echo "$COLUMNS"; echo warned >&2; exit 7'
+    expected = (7, f"{node.home}\n132\n", "warned\n")
+    assert Calls(node, laptop)(shell(line, changes=changes, COLUMNS="132")) == expected
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_command_reads_what_is_piped_into_it_here(changes, node, laptop, tmp_path):
+    (tmp_path / "input").write_bytes(b"line\n" * 100_000)
+    with (tmp_path / "input").open("rb") as stdin:
+        assert Calls(node, laptop)(shell("cksum", changes=changes), stdin)[:2] == (0, "3409231282 500000\n")
+
+
+def test_the_far_part_travels_once_for_each_version(node, laptop):
+    Calls(node, laptop)(VERSION)
+    (part,) = (node.home / ".cache/serried/far").iterdir()
+    unpacked = part.stat().st_ino
+    Calls(node, laptop)(VERSION)
+    assert [entry.stat().st_ino for entry in part.parent.iterdir()] == [unpacked]
+    assert part.name == far_part.archive(laptop).digest
+
+
+def test_a_far_part_that_lacks_a_file_is_replaced(node, laptop):
+    Calls(node, laptop)(VERSION)
+    (part,) = (node.home / ".cache/serried/far").iterdir()
+    (part / "serried/cli/ps.py").unlink()
+    assert Calls(node, laptop)(VERSION)[0] == 0
+    assert (part / "serried/cli/ps.py").exists()
+
+
+def test_login_scripts_may_print(node, laptop):
+    for name in (".bashrc", ".bash_profile", ".profile"):
+        (node.home / name).write_text("echo welcome; echo careful >&2; cat /dev/zero | head -c 100000\n")
+    node.environ["BASH_ENV"] = str(node.home / ".bashrc")
+    assert Calls(node, laptop)(VERSION)[:2] == (0, "serried, version 0.1.0\n")
+
+
+def test_the_login_shell_sets_path_and_umask(node, laptop):
+    (node.home / ".bash_profile").write_text('export PATH="$HOME/tools:$PATH" COLOUR="blue\n  sky"; umask 027\n')
+    line = 'echo "${PATH%%:*}"; echo "$COLOUR"; umask'
+    assert Calls(node, laptop)(shell(line, changes=True))[1] == f"{node.home}/tools\nblue\n  sky\n0027\n"
+
+
+def test_no_secret_of_the_login_shell_is_kept_in_a_file(node, laptop):
+    (node.home / ".bash_profile").write_text("export HF_TOKEN=hush SCRATCH=/scratch/ada WORK_KEY='a=b;c'\n")
+    for _ in range(2):
+        assert Calls(node, laptop)(shell("echo $SCRATCH"))[1] == "/scratch/ada\n"
+    kept = (node.home / ".cache/serried/environment").read_text()
+    assert [word for word in ("/scratch/ada", "hush", "a=b") if word in kept] == ["/scratch/ada"]
+
+
+def test_an_old_python_is_named_in_the_error(tmp_path, laptop):
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sh", "cat", "tail"):
+        (tools / name).symlink_to(shutil.which(name))
+    (tools / "python3").write_text("#!/bin/sh\n[ $1 = -V ] && echo Python 3.6.8; exit 1\n")
+    (tools / "python3").chmod(0o755)
+    node = LoginNode(tmp_path / "home", PATH=str(tools))
+    with pytest.raises(SerriedError) as raised:
+        Calls(node, laptop)(VERSION)
+    assert str(raised.value) == "`fir.example` has no Python 3.9 or later; it has Python 3.6.8"
+
+
+def test_a_python_that_a_module_brings_is_used(tmp_path, laptop):
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sh", "bash", "cat", "tail", "env"):
+        (tools / name).symlink_to(shutil.which(name))
+    (tools / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (tools / "python3").chmod(0o755)
+    node = LoginNode(tmp_path / "home", PATH=str(tools))
+    python = Path(os.path.realpath("/proc/self/exe"))
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules/python3").symlink_to(python)
+    line = f'module() {{ [ "$*" = "load python/3.11" ] && PATH="{tmp_path}/modules:$PATH"; }}\n'
+    (node.home / ".bash_profile").write_text(line)
+    assert Calls(node, laptop)(VERSION)[:2] == (0, "serried, version 0.1.0\n")
