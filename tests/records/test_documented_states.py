@@ -1,4 +1,4 @@
-"""docs/reference/states.md shows the states that the code has, and docs/dev/internals.md the table of evidence."""
+"""docs/reference/states.md shows the states that the code has, and docs/dev/endings.md the table of evidence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WORDS = {Say.EXIT: "exit.json", Say.SCHEDULER: "scheduler", Say.MISSING: "missin
 
 
 def test_each_row_of_the_table_is_on_the_page():
-    page = (DOCS / "dev" / "internals.md").read_text()
+    page = (DOCS / "dev" / "endings.md").read_text()
     for state in {state for state, _ in TABLE}:
         assert f"| `{state}` | " + " | ".join(WORDS[TABLE[state, kind]] for kind in EndingKind) + " |\n" in page
 
