@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import stat
@@ -12,11 +13,15 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from local_shell import LoginNode
 
 from serried.base.errors import SerriedError, UsageError
 from serried.config import layers
 from serried.remote import project as remote
+from serried.remote.client import RemoteRequest, RemoteSession
 from serried.submission import snapshot
+from serried.submission.prepare import prepare
+from serried.submission.request import Request, decide
 from serried.submission.snapshot import MANIFEST, SentProject
 
 GIT = os.environ | {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
@@ -45,6 +50,7 @@ class Link:
         self.calls.append((function, len(content)))
         is_cut = self.most is not None and function == "contents" and len(content) > self.most
         arriving = io.BytesIO(content[: self.most] if is_cut else content)
+        values = {**values, "base": Path(os.environ["XDG_CACHE_HOME"], "serried")}
         answer = getattr(remote, function)(values, arriving, io.BytesIO())
         if is_cut:
             raise ConnectionError
@@ -182,6 +188,61 @@ def test_a_snapshot_of_the_tree_is_that_of_the_project(link, project, tmp_path):
     )
     assert packed(tree, tmp_path / "a") == packed(project, tmp_path / "b")
     assert snapshot.read_revision(tree) == snapshot.read_revision(project)
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+def test_a_submit_in_the_tree_is_that_in_the_project(link, project, tmp_path, monkeypatch, has_file):
+    if has_file:
+        (project / "serried.toml").write_text('[experiments.a]\ncommand = "python train.py"\n')
+        (project / "a.sbatch").write_text("#!/bin/bash\n#SBATCH -N 1\npython train.py\n")
+    git(project, "init", "-q")
+    git(project, "add", ".")
+    git(project, "commit", "-qm", "first")
+    (project / "train.py").write_text("print(2)\n")
+
+    def prepared(folder, **asked):
+        asked = {"overrides": {"clusters.local.root": str(tmp_path / "runs")}, **asked}
+        decided = decide(Request(cluster="local", **asked), folder, os.environ)
+        return prepare(decided.plan, decided.resolved, os.environ)
+
+    here = "src" if not has_file else "."
+    place = remote.send(link, remote.survey(project / here, os.environ))
+    monkeypatch.setenv("SERRIED_SENT_SETTINGS", "")
+    own = prepared(project / here, command=("python", "-V"))
+    monkeypatch.chdir(tmp_path)
+    remote.enter(tmp_path / "far cache/serried", place)
+    there = prepared(Path.cwd(), command=("python", "-V"))
+    unlike = {"run": "", "created": "", "source": own.plan.source}
+    assert there.plan.source._replace(directory=str(project)) == own.plan.source
+    assert there.plan._replace(**unlike) == own.plan._replace(**unlike)
+    assert there.revision == own.revision
+    assert there.revision.diff
+    archives = [snapshot.store(one.survey, tmp_path / folder) for one, folder in ((own, "a"), (there, "b"))]
+    assert archives[0].path.read_bytes() == archives[1].path.read_bytes()
+    if has_file:
+        assert prepared(Path.cwd(), command=("a.sbatch",), is_script=True).plan.source.snapshot
+
+
+@pytest.mark.usefixtures("link")
+def test_a_submit_over_there_runs_the_project_of_here(project, tmp_path):
+    (project / "serried.toml").write_text('[experiments.a]\ncommand = "true"\n')
+    git(project, "init", "-q")
+    git(project, "add", ".")
+    git(project, "commit", "-qm", "first")
+    node, output, errors = LoginNode(tmp_path / "home of ada"), bytearray(), bytearray()
+    with RemoteSession("fir", "fir.example", connect=node.connect, environ=os.environ) as session:
+        for words in (("submit", "--cluster", "local", "--dry-run", "--json"), ("submit", "--in-place", "--dry-run")):
+            place = remote.send(session, remote.survey(project / "src", os.environ))
+            request = RemoteRequest(words, {}, changes=True, directory=place)
+            session.call(request, on_output=output.extend, on_errors=errors.extend)
+    plan = json.loads(output)["plan"]
+    assert (plan["project"], plan["source"]["archive"]) == ("digits", None)
+    (folder,) = Path(node.home, ".cache/serried/projects").iterdir()
+    assert plan["source"]["directory"] == str(folder / place["digest"] / "digits")
+    assert errors.decode() == (
+        "error: a run that is submitted from another machine cannot run in place\n\n"
+        "hint: leave out `--in-place` and `project.snapshot = false`, or log in to the cluster and submit there\n"
+    )
 
 
 def test_secrets_stay_here(link, project):

@@ -16,6 +16,7 @@ from serried.base.errors import SchedulerUnreachable, SerriedError, UsageError
 from serried.base.text import BadDuration, ago, read_duration
 from serried.records.record import RecordUnreadable
 from serried.schema import names
+from serried.schema.layout import project_folder
 from serried.schema.reasons import Reason
 from serried.views import console
 from serried.views.text import printable
@@ -108,7 +109,8 @@ def select(word: str) -> Selection:
     if word.partition("/")[0] == names.LAST_RUN:
         record = selection.record
         with contextlib.suppress(RecordUnreadable, OSError):
-            source, here = Path(record.plan.source.directory).resolve(), Path.cwd()
+            source = project_folder(Path(record.plan.source.directory).resolve())
+            here = project_folder(Path.cwd())
             if not (here.is_relative_to(source) or source.is_relative_to(here)):
                 about = f"{record.id} ({record.summary.name}) of the project `{record.summary.project}`"
                 console.note(f"`last` is run {about} in {source}")

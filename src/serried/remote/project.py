@@ -249,11 +249,6 @@ def _folder(base: Path, place: Mapping[str, Any]) -> Path:
     return folder / digest
 
 
-def _base() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(cache) if cache.startswith("/") else Path.home() / ".cache") / "serried"
-
-
 def enter(base: Path, place: Mapping[str, Any]) -> None:
     """Go to the folder of a command in its tree, with the settings of its user. Raises SerriedError."""
     with _plain_errors():
@@ -275,7 +270,7 @@ def tree(place: Mapping[str, Any], content: BinaryIO, _output: BinaryIO) -> dict
     Missing contents are pairs: the number of a path in the order of paths, and the bytes that are there already.
     """
     with _plain_errors():
-        folder = _folder(_base(), place)
+        folder = _folder(Path(place["base"]), place)
         if (folder / MANIFEST).is_file():
             os.utime(folder)
             return {"there": True}
@@ -312,7 +307,7 @@ def contents(place: Mapping[str, Any], content: BinaryIO, _output: BinaryIO) -> 
     A stream that ends early leaves what has arrived.
     """
     with _plain_errors():
-        folder = _folder(_base(), place)
+        folder = _folder(Path(place["base"]), place)
         aside = _aside(folder)
         sent = SentProject.read(aside, f"{MANIFEST}{PART}")
         if sent is None:

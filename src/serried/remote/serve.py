@@ -34,8 +34,14 @@ from serried.base.processes import Process, myself
 from serried.remote import frames, login_shell
 from serried.remote.frames import FrameWire, RemoteFrame
 
-FUNCTIONS: dict[str, str] = {}
-"""Small functions that a laptop may call, as `module:function`, with (values, input, output). They return a dict."""
+FUNCTIONS = {
+    "tree": "serried.remote.project:tree",
+    "contents": "serried.remote.project:contents",
+}
+"""Small functions that a laptop may call, as `module:function`, with (values, input, output). They return a dict.
+
+`base` is one of the values: Serried's folder over there.
+"""
 
 MOST_BACKLOG = 4 << 20
 """Bytes that wait for the connection or for a child. Beyond that, the other side waits."""
@@ -175,7 +181,8 @@ def _work(request: dict[str, Any], base: Path) -> int:
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     if function := request.get("function"):
-        return _call(str(function), request.get("values", {}))
+        login_shell.enter(base, {}, is_fresh=False)
+        return _call(str(function), {**request.get("values", {}), "base": str(base)})
     login_shell.enter(base, request.get("env", {}), is_fresh=bool(request.get("changes")))
     os.chdir(os.environ.get("HOME", "/"))
     if (where := request.get("directory")) is not None:

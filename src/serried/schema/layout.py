@@ -64,7 +64,7 @@ from __future__ import annotations
 import posixpath
 import re
 from pathlib import Path
-from typing import Iterator, Mapping, Optional, Protocol
+from typing import Iterator, Mapping, Optional, Protocol, Union
 
 from serried.base.files import claim, make_directory, numbers, read_bytes
 from serried.schema import names
@@ -110,10 +110,16 @@ SENT_SETTINGS = "SERRIED_SENT_SETTINGS"
 _SENT_TREE = r"(/(?:.*/)?serried/projects/[0-9a-f]{16})/[0-9a-f]{32}/[^/]+"
 
 
-def sent_tree(path: Path) -> Optional[Path]:
+def sent_tree(path: Union[Path, str]) -> Optional[Path]:
     """The tree of a project that another machine sent, if `path` is in such a tree."""
     match = re.match(_SENT_TREE, str(path))
     return Path(match[0]) if match else None
+
+
+def in_tree_of(here: Path, path: Path) -> Path:
+    """`path`, if it is in an earlier tree of the project that `here` is in, in the tree of `here`; else unchanged."""
+    old, new = sent_tree(path), sent_tree(here)
+    return new / path.relative_to(old) if old and new and project_folder(old) == project_folder(new) else path
 
 
 def project_folder(path: Path) -> Path:

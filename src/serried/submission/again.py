@@ -25,7 +25,7 @@ from serried.records.record import Record, RecordUnreadable, new_id
 from serried.records.status import SUBMITTING, UNCERTAIN, counts_text, status, statuses_of
 from serried.schema import checkpoints, names
 from serried.schema.endings import End
-from serried.schema.layout import RunDirectory
+from serried.schema.layout import RunDirectory, in_tree_of
 from serried.schema.names import COMPLETED
 from serried.schema.plan import After, Array, Plan, Resume, Sweep, UserScript
 from serried.schema.reasons import Reason
@@ -130,8 +130,8 @@ def prepare_again(
         has_old_script = script is not None and not new_code
         what = "the old script, and other files as they are" if has_old_script else "the code as it is"
         warnings.append(f"run `{record.id}` ran in place, so the new run uses {what} now")
-    plan = plan._replace(source=plan.source._replace(archive=None))
-    project = Path(plan.source.directory)
+    project = in_tree_of(Path.cwd(), Path(plan.source.directory))
+    plan = plan._replace(source=plan.source._replace(archive=None, directory=str(project)))
     if not project.is_dir():
         raise UsageError(f"the project's folder `{project}` does not exist")
     resolved = config.resolve(None, plan.command, {}, plan.site.name, project, environ)
@@ -198,10 +198,11 @@ def _script(record: Record, *, is_new: bool) -> tuple[UserScript | None, bytes, 
         except OSError:
             message = f"the job script of run `{record.id}` does not exist any more: `{record.where.script}`"
             raise UsageError(message, hint=f"`--new-code` uses `{script.path}` as it is now") from None
-    present = job_script.read(Path(script.path), record.plan.site.scheduler, None)
+    path = in_tree_of(Path.cwd(), Path(script.path))
+    present = job_script.read(path, record.plan.site.scheduler, None)
     changed = "directives of the script have changed: a rerun keeps the old, and `serried submit` reads the new ones"
     cautions = () if present.options(frozenset(script.keys)) == script.options else (changed,)
-    return script._replace(interpreter=present.interpreter), present.text, cautions
+    return script._replace(interpreter=present.interpreter, path=str(path)), present.text, cautions
 
 
 def _prepare_recorded(

@@ -21,6 +21,7 @@ from serried.base.errors import Risk, UsageError, did_you_mean
 from serried.base.text import show_duration, show_walltime
 from serried.config import shell_words
 from serried.config.values import show_memory
+from serried.schema.layout import sent_tree
 from serried.schema.names import PLACEHOLDERS
 from serried.schema.plan import ALL, Allocation, Array, Launch, Plan, Source, UserScript
 from serried.schema.reasons import Reason
@@ -102,11 +103,15 @@ def make_plan(
 
 
 def _source_of_script(script: JobScript, resolved: config.Resolved) -> Source:
-    """A job script runs where it was submitted, as the scheduler would run it, unless a setting demands a snapshot."""
+    """A job script runs where it was submitted, as the scheduler would run it, unless a setting demands a snapshot.
+
+    If another machine has sent the project, it runs in a snapshot: the tree of the project is soon deleted.
+    """
     origin = resolved.origins.get("project.snapshot")
     folder = os.path.expanduser(script.folder)  # noqa: PTH111 - it stays relative
     workdir = os.path.normpath(os.path.join(resolved.experiment.workdir, folder))  # noqa: PTH118
-    has_snapshot = resolved.project.snapshot and origin is not None and not origin.is_default
+    is_own = (origin is not None and not origin.is_default) or sent_tree(resolved.project.directory) is not None
+    has_snapshot = resolved.project.snapshot and is_own
     return Source(resolved.project.directory, workdir, has_snapshot)
 
 
