@@ -40,7 +40,7 @@ lint: .venv/test ## ruff, then mypy
 
 .PHONY: docs
 docs: .venv/test ## make again the pages that are made from the code
-	@$(BIN)/python tools/configuration_page.py docs/reference/configuration.md
+	@$(BIN)/python tools/configuration_page.py docs/reference/configuration.md src/serried/config/resource_options.pyi
 	@$(BIN)/python tools/cluster_pages.py docs/clusters/known-clusters.md
 	@$(BIN)/python tools/rules_page.py docs/reference/rules.md
 	@$(BIN)/python tools/json_schemas.py src/serried/views/json_schemas.json

@@ -1,6 +1,7 @@
-"""Write the settings into their page: `python tools/configuration_page.py docs/reference/configuration.md`.
+"""Write the settings into their page: `python tools/configuration_page.py docs/reference/configuration.md STUB`.
 
-The text above the marker is written by hand and stays.
+The text above the marker is written by hand and stays. STUB, `src/serried/config/resource_options.pyi`, has the keys of
+`resources` with their types, so that editors know the options of `serried.submit`.
 """
 
 from __future__ import annotations
@@ -133,6 +134,27 @@ def update(page: str) -> str:
     return f"{written}{MARKER}\n\n{page_links.resolved(render(), 'reference')}"
 
 
+STUB = """\
+# `make docs` writes this file from the definitions.
+from collections.abc import Sequence
+from typing import TypedDict
+
+class ResourceOptions(TypedDict, total=False):
+"""
+_TYPES = {"string": "str", "integer": "int", "boolean": "bool"}
+
+
+def stub() -> str:
+    resources = definitions.keys(definitions.Resources)
+    return STUB + "".join(f"    {name}: {_type(key)}\n" for name, key in resources.items())
+
+
+def _type(key: Key) -> str:
+    types = [_TYPES[word] for word in key.kind.types.split()]
+    return " | ".join([*types, *(f"Sequence[{word}]" for word in types if key.kind.many), "None"])
+
+
 if __name__ == "__main__":
     path = Path(sys.argv[1])
     path.write_text(update(path.read_text(encoding="utf-8")), encoding="utf-8")
+    Path(sys.argv[2]).write_text(stub(), encoding="utf-8")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from serried.base.errors import Risk, RunFailed, SerriedWarning, UsageError, install_hint
 from serried.base.text import duration
@@ -32,6 +32,7 @@ from serried.schema.plan import Plan
 from serried.submission.reconcile import find_out
 
 if TYPE_CHECKING:
+    from serried.config.resource_options import ResourceOptions
     from serried.submission.deliver import Prepared
 
 
@@ -153,7 +154,7 @@ def submit(
     after: Run | str | Iterable[Run | str] | None = None,
     directory: str | os.PathLike[str] = ".",
     yes: bool = False,
-    **resources: Any,
+    **resources: Unpack[ResourceOptions],
 ) -> Run:
     """Submit a command, a function, a job script, or an experiment of `serried.toml`, and return at once.
 

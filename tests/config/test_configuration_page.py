@@ -21,6 +21,11 @@ def test_the_page_is_what_the_definitions_say():
     assert text == configuration_page.update(text), "run `make docs`"
 
 
+def test_the_types_of_the_options_of_submit_are_those_of_the_definitions():
+    stub = Path(definitions.__file__).with_name("resource_options.pyi")
+    assert stub.read_text(encoding="utf-8") == configuration_page.stub(), "run `make docs`"
+
+
 def test_what_a_person_wrote_stays():
     assert configuration_page.update(f"mine\n{configuration_page.MARKER}\nold").startswith(
         f"mine\n{configuration_page.MARKER}\n\n## `[project]`"
