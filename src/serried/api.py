@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import html
 import importlib
+import itertools
 import os
 import pickle
 import sys
@@ -216,7 +217,7 @@ def submit(
         words, name = calls.words, name or calls.short_name
     else:
         words = None if command is None else given(cast("str | Sequence[str]", command))
-    afters = [after] if isinstance(after, Run | str) else after
+    afters = [after] if isinstance(after, (Run, str)) else after
     request = Request(
         experiment=experiment,
         command=words if script is None else [os.fspath(word) for word in (script, *given(arguments))],
@@ -249,7 +250,12 @@ def map(function: Callable[..., Any], *iterables: Iterable[Any], **options: Any)
 
     Raises ValueError for iterables without values or of different lengths, and as `submit`.
     """
-    calls: list[Call] = [(values, {}) for values in zip(*iterables, strict=True)]
+    calls: list[Call] = []
+    missing = object()
+    for values in itertools.zip_longest(*iterables, fillvalue=missing):
+        if any(value is missing for value in values):
+            raise ValueError("the iterables of `serried.map` have different lengths")
+        calls.append((values, {}))
     if not calls:
         raise ValueError("`serried.map` needs at least one value")
     taken = {"array", "repeat", "args", "kwargs", "script", "arguments"} & set(options)

@@ -24,3 +24,9 @@ def make_sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
             return far
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def laptop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of the laptop. The archive for login nodes is packed once for all tests."""
+    return {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("laptop"))}

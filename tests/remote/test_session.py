@@ -15,12 +15,6 @@ VERSION = RemoteRequest(("--version",), {}, changes=False)
 SHELLS = ("bash", "dash", "fish", "tcsh", "zsh")
 
 
-@pytest.fixture(scope="session")
-def laptop(tmp_path_factory):
-    """The environment of the laptop. The archive is packed once for all tests."""
-    return {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("laptop"))}
-
-
 @pytest.fixture
 def node(tmp_path):
     return LoginNode(tmp_path / "home of ada")

@@ -55,7 +55,7 @@ def main(arguments: List[str]) -> int:
 
     Enter the job's setup, connect to the head and run the node's agent.
     """
-    options = dict(zip(arguments[::2], arguments[1::2]))  # noqa: B905 - `strict` is 3.10's
+    options = dict(zip(arguments[::2], arguments[1::2]))
     variables = options.get("--node-variable", "").split(",")
     index = int(next(filter(None, map(os.environ.get, variables)), 0))
     if "--environment" in options:

@@ -36,7 +36,7 @@ def parse(arguments: List[str]) -> Options:
     options = Options(token)
     if len(rest) % 2:
         raise ValueError(f"`{rest[-1]}` has no value")
-    for flag, value in zip(rest[::2], rest[1::2]):  # noqa: B905 - `strict` is 3.10's, and the length is even
+    for flag, value in zip(rest[::2], rest[1::2]):
         if flag[2:] not in FLAGS:
             raise ValueError(f"no option `{flag}`")
         name = flag[2:].replace("-", "_")

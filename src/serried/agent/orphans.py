@@ -38,7 +38,7 @@ def leftovers(mark: str, node: Optional[int] = None, adopted_by: int = 0) -> Lis
     others = (pid for pid in linux.other_pids() if pid not in system.HELPER_PIDS)
     ours = [pid for pid in others if _is_ours(pid, wanted, adopted_by)]
     commands = (linux.read(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip() for pid in ours)
-    return [Leftover(pid, command[:60]) for pid, command in zip(ours, commands)]  # noqa: B905 - `strict` is 3.10's
+    return [Leftover(pid, command[:60]) for pid, command in zip(ours, commands)]
 
 
 def end(find: Callable[[], List[Leftover]], reap: Callable[[], object] = system.reap) -> int:

@@ -126,7 +126,7 @@ def main(arguments: List[str]) -> int:
     With `--problem WHY` it only reports that its environment could not be prepared.
     """
     cut = arguments.index("--") if "--" in arguments else len(arguments)
-    options = dict(zip(arguments[:cut:2], arguments[1:cut:2]))  # noqa: B905 - `strict` is 3.10's
+    options = dict(zip(arguments[:cut:2], arguments[1:cut:2]))
     words = arguments[cut + 1 :]
     joins = "--join" in options
     task = options.get("--task")

@@ -61,7 +61,7 @@ else:
             return f"{type(self).__name__}({values})"
 
         def _asdict(self) -> dict[str, Any]:
-            return dict(zip(self._fields, self))  # noqa: B905 - `strict` is 3.10's
+            return dict(zip(self._fields, self))
 
         def _replace(self, **changes: Any) -> Any:
             return type(self)(**{**self._asdict(), **changes})

@@ -49,7 +49,7 @@ def read_duration(text: str, shown: Optional[str] = None) -> int:
 def _seconds(text: str) -> Optional[int]:
     match = re.fullmatch(_UNITS, text)
     if text and match:
-        amounts = zip(match.groups(), _UNIT_SECONDS)  # noqa: B905 - `strict` is 3.10's
+        amounts = zip(match.groups(), _UNIT_SECONDS)
         return math.ceil(sum(float(number or 0) * unit for number, unit in amounts))
     return clock_seconds(text) if re.fullmatch(_LIMIT, text) else None
 
@@ -68,7 +68,7 @@ def clock_seconds(text: str) -> Optional[int]:
         parts = [int(days), *parts, *[0] * (3 - len(parts))]
     if len(parts) > 4:
         return None
-    whole = sum(part * unit for part, unit in zip(reversed(parts), (1, _MINUTE, _HOUR, _DAY)))  # noqa: B905 - 3.10's
+    whole = sum(part * unit for part, unit in zip(reversed(parts), (1, _MINUTE, _HOUR, _DAY)))
     return whole + bool(fraction and fraction.strip(".0"))
 
 
@@ -108,7 +108,7 @@ def seconds_of(text: object) -> Optional[float]:
     import datetime as dt
 
     try:
-        moment = dt.datetime.fromisoformat(str(text).replace("Z", "+00:00"))  # noqa: FURB162 - Python 3.9
+        moment = dt.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
     except ValueError:
         return None
     return (moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc)).timestamp()

@@ -68,7 +68,7 @@ def figure(bench: Bench, results: BenchResults) -> Figure:
         if row.point.method != SINGLE:
             series.setdefault(" ".join(row.point.labels), [one] if one else []).append(row)
     series = series or {SINGLE: rows}
-    for (name, points), (colour, marker, style) in zip(series.items(), _LINES * 8, strict=False):
+    for (name, points), (colour, marker, style) in zip(series.items(), _LINES * 8):
         best = _best(points)
         look = {"color": colour, "marker": marker, "ls": style, "lw": 1.4, "ms": 6}
         errors = [(row.deviation or 0.0) * (row.samples_per_second or 0.0) for row in best]

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import math
 import re
 import statistics
@@ -143,7 +142,7 @@ def rank_steps(lines: Sequence[Entry], warm_up: str) -> RankSteps:
     left_out = warm_up_steps(warm_up, ordered[-1] - ordered[0] + 1)
     steps, seconds = 0, 0.0
     each: list[float] = []
-    for before, after in itertools.pairwise(ordered):
+    for before, after in zip(ordered, ordered[1:]):
         took = moments[after][0] - moments[before][1]
         if before - ordered[0] + 1 < left_out or took < 0:  # a clock that was set back
             continue
@@ -245,7 +244,7 @@ def measure(status: RunStatus, point: GridPoint, *, warm_up: str, source: str = 
         state=status.state,
         reason=reason,
         samples_per_second=None if reason else found.samples_per_second,
-        startup_seconds=max(0.0, first - started) if first and isinstance(started, int | float) else None,
+        startup_seconds=max(0.0, first - started) if first and isinstance(started, (int, float)) else None,
         device=device,
         gpu_type=allocation.gpu_type or "",
         gpus=allocation.nodes * allocation.gpus,
@@ -562,7 +561,7 @@ def read(bench: Bench) -> tuple[BenchResults, list[RunFigures]]:
             make_directory(bench.figures_path.parent)
             write_json(bench.figures_path, {run: dataclasses.asdict(each) for run, each in measured.items()})
     points: list[GridPoint] = [entry.point for entry in bench.entries]
-    return results(zip(points, figures, strict=True)), figures
+    return results(zip(points, figures)), figures
 
 
 def _figures(

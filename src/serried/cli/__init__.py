@@ -16,7 +16,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Optional
 
 import click
 
@@ -178,7 +178,7 @@ ARGUMENTS_HINT = "serried.arguments"
 """In `meta` of a context: how to pass an unknown option to the job script before it."""
 
 
-Found = tuple[str | None, click.Command | None, list[str]]
+Found = tuple[Optional[str], Optional[click.Command], list[str]]
 
 
 class GroupWithHelp(click.Group):

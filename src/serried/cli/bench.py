@@ -139,7 +139,7 @@ def bench_csv(bench: Bench, figures: Sequence[RunFigures]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, _CSV, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    for entry, run in zip(bench.entries, figures, strict=True):
+    for entry, run in zip(bench.entries, figures):
         point = entry.point
         own = {"world": point.world, "without_sync": int(point.without_sync), "batch_per_rank": run.batch}
         writer.writerow({**vars(point), **vars(run), **own})
@@ -419,7 +419,8 @@ def _show_points(bench: Bench, plans: Mapping[int, Decided], refused: Mapping[in
             each, unit = submitting.devices(plans[at].plan)
             size = counted(each, unit), duration(plans[at].plan.allocation.time_seconds)
         how = " ".join([*point.labels, *([submitting.NO_SYNC] if point.without_sync else [])])
-        rows[point.shape, how, "-" if point.batch is None else str(point.batch), *size] += 1
+        row = (point.shape, how, "-" if point.batch is None else str(point.batch), *size)
+        rows[row] += 1
     shown = [(*row, str(count)) for row, count in rows.items()]
     for line in console.table(("SIZE", "HOW", "BATCH", "EACH NODE", "LIMIT", "RUNS"), shown):
         console.say(line)
@@ -505,7 +506,7 @@ def print_results(bench: Bench, results: BenchResults, figures: list[RunFigures]
         out_bench(bench, results)
         return
     document = bench.to_json()
-    for point, run in zip(document["points"], figures, strict=True):
+    for point, run in zip(document["points"], figures):
         point |= {"state": run.state, "reason": run.reason or None}
     rows, notes = [row.to_json() for row in results.rows], [*results.notes, *results.notes_on_steps]
     console.out_json(**document, rows=rows, device=results.device, notes=notes, advice=results.advice)

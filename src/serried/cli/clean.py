@@ -132,7 +132,7 @@ def _out_usage(rows: Sequence[UsageRow], now: float, shown: int | None) -> None:
     total = _sum(rows)
     lines.append(["all", "", *_amount(total), "", "", "", ""])
     heads: Sequence[str] = _USAGE_HEADS
-    widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
+    widths = [max(map(len, column)) for column in zip(heads, *lines)]
     if console.is_terminal() and sum(widths) + 2 * (len(widths) - 1) > console.columns():
         # Names matter more than the parts, which `serried clean --list RUN` lists.
         heads, *lines = ([*line[: _PARTS_AT[0]], *line[_PARTS_AT[1] :]] for line in (heads, *lines))

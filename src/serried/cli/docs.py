@@ -115,11 +115,11 @@ def _lines_of(block: str) -> list[str]:
         return [console.style(_plain(block.lstrip("# ")), "head") if console.has_colour() else _plain(block)]
     if block.startswith("|"):
         head, _, *rows = [list(map(_plain, _CELLS.split(line)))[1:-1] for line in block.splitlines()]
-        widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
+        widths = [max(map(width, column)) for column in zip(*rows)]
         if sum(widths[:-1]) <= console.columns() // 2 or sum(widths) + 2 * len(head) <= console.columns():
             return console.table(head, rows, whole=True)
         labels = ["", *(f"{word}: " if len(head) > 2 else "" for word in head[1:])]
-        named = [[label + cell for label, cell in zip(labels, row, strict=True) if cell] for row in rows]
+        named = [[label + cell for label, cell in zip(labels, row) if cell] for row in rows]
         block = "\n".join(f"- {'; '.join(cells)}" for cells in named)
     lines = []
     for item in re.split(r"\n(?= *(?:[-*]|\d+\.) )", block):

@@ -61,7 +61,7 @@ def command(
         report = _copy(found, target, force=force, dry_run=dry_run)
     if as_json:
         nodes = []
-        for missing, result in zip(lacking, results, strict=True):
+        for missing, result in zip(lacking, results):
             counts = {"brought_files": result.files, "brought_bytes": result.bytes}
             nodes.append({**missing.to_json(), **counts, "problem": result.problem or None})
         to = None if target is None else str(target)

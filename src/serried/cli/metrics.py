@@ -8,7 +8,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Union
 
 import click
 
@@ -66,7 +66,7 @@ class JsonLines:
         return json.dumps({name: str(value) if is_odd[name] else value for name, value in row.items()})
 
 
-Writer = Csv | JsonLines
+Writer = Union[Csv, JsonLines]
 
 
 @click.command()

@@ -185,7 +185,7 @@ def _table(page: Page) -> list[str]:
     heads = ["PARTITION", "LIMIT", "GPU", "FREE", "USED", "OUT", "NODES", "CPUS", "RUN", "WAIT"]
     rows = [row for one in partitions for row in _rows(page.occupancy, one)]
     for dropped in _LESS_IMPORTANT:
-        widths = [max(map(width, column)) + 2 for column in zip(heads, *rows, strict=True)]
+        widths = [max(map(width, column)) + 2 for column in zip(heads, *rows)]
         if not console.is_terminal() or sum(widths) - 2 <= console.columns():
             break
         at = heads.index(dropped)

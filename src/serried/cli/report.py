@@ -101,7 +101,7 @@ def _out_json(usages: Sequence[Usage], notes: Sequence[Note], *, several: bool, 
     """Measurements and the spread between ranks belong to the report of a single run, as on the screen."""
     judged = [note.to_json() for note in notes]
     runs = [usage.to_json() for usage in usages]
-    for usage, entry in zip(usages, runs, strict=True):
+    for usage, entry in zip(usages, runs):
         if several:
             del entry["measured"]
         else:

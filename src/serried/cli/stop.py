@@ -128,7 +128,7 @@ def _say_how(selections: Sequence[Selection], found: Sequence[RunStatus]) -> Non
     from serried.schema.outputs import LOOKED
 
     unfetched = None
-    for selection, status in zip(selections, found, strict=True):
+    for selection, status in zip(selections, found):
         run_view.say_how(status)
         if status.has_ended:
             made = outputs.of(selection, LOOKED // len(found))

@@ -189,7 +189,7 @@ def _print_submitted(
         return
     if len(prepared) == 1:
         console.say()
-    for record, one in zip(records, prepared, strict=False):
+    for record, one in zip(records, prepared):
         first, *further = record.submissions
         more = ", ".join(str(link.job) for link in further if link.job)
         name = f" ({one.plan.name})" if len(prepared) > 1 else ""

@@ -389,19 +389,18 @@ def stack(layers: Iterable[Layer], experiment: str | None, cluster: str) -> dict
 
 def _rank(place: Keys, experiment: str | None, cluster: str) -> tuple[int, Keys] | None:
     """The strength of a place within its source, and the key that it sets; None for other experiments and clusters."""
-    match place:
-        case ("clusters", name, table, *rest) if table in definitions.PARTS:
-            return (1, (table, *rest)) if name == cluster else None
-        case ("project", *_) | ("clusters", _, *_):
-            return (0, place) if place[0] == "project" or place[1] == cluster else None
-        case ("defaults", *rest):
-            return 2, tuple(rest)
-        case ("experiments", name, "on", where, *rest):
-            return (4, tuple(rest)) if (name, where) == (experiment, cluster) else None
-        case ("experiments", name, *rest):
-            return (3, tuple(rest)) if name == experiment else None
-        case _:
-            return 5, place
+    first, *rest = place
+    if first == "clusters" and len(rest) > 1 and rest[1] in definitions.PARTS:
+        return (1, tuple(rest[1:])) if rest[0] == cluster else None
+    if first == "project" or (first == "clusters" and rest):
+        return (0, place) if first == "project" or rest[0] == cluster else None
+    if first == "defaults":
+        return 2, tuple(rest)
+    if first == "experiments" and len(rest) > 2 and rest[1] == "on":
+        return (4, tuple(rest[3:])) if (rest[0], rest[2]) == (experiment, cluster) else None
+    if first == "experiments" and rest:
+        return (3, tuple(rest[1:])) if rest[0] == experiment else None
+    return 5, place
 
 
 def _forget_other_ways(stacked: dict[Keys, Setting], level: Mapping[Keys, Setting]) -> None:
@@ -546,8 +545,8 @@ class Builder:
                     if where[: len(table)] == table
                 }
                 values |= {name: items} if items else {}
-            elif (*place, name) in self._settings:
-                values[name] = self._settings[*place, name].value
+            elif (setting := self._settings.get((*place, name))) is not None:
+                values[name] = setting.value
         return values
 
     def _command(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 from collections.abc import Sequence
@@ -132,7 +131,7 @@ def shell_text(words: Sequence[str]) -> str | None:
     """The text that a shell reads, `bash -l -c TEXT`; None if the command is not a shell with a text."""
     if not words or not _SHELL.fullmatch(_base(words[0])):
         return None
-    for option, text in itertools.pairwise(words[1:]):
+    for option, text in zip(words[1:], words[2:]):
         if not option.startswith("-"):
             return None
         if re.fullmatch(r"-[a-z]*c", option):

@@ -182,7 +182,7 @@ def value(it: Any) -> str:
     if isinstance(it, str):  # as `'…'` if that avoids escapes
         has_escapes = re.search(r"[\"\\]", it) and "'" not in it and it.isprintable()
         return f"'{it}'" if has_escapes else quoted(it)
-    if isinstance(it, list | tuple):
+    if isinstance(it, (list, tuple)):
         items = [value(item) for item in it]
         wide = sum(map(len, items)) > 100 or any("\n" in item for item in items)
         return "[\n    " + ",\n    ".join(items) + ",\n]" if wide else f"[{', '.join(items)}]"

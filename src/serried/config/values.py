@@ -98,7 +98,7 @@ class ArrayRange(NamedTuple):
 
 def array_range(value: Any) -> ArrayRange:
     """Of `0-999`, `0-10:2` or `1,3,5`, each optionally with `%8`: at most 8 tasks at once."""
-    text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    text = str(value) if isinstance(value, (str, int)) and not isinstance(value, bool) else ""
     ranges, percent, most = text.partition("%")
     parallel = int(most) if re.fullmatch(r"\d{1,9}", most.strip(), re.ASCII) else 0
     if percent and not parallel:
@@ -181,7 +181,7 @@ def boolean(value: Any) -> bool:
 
 def text(value: Any) -> str:
     """One line of text that may stand on a command line."""
-    if isinstance(value, bool) or not isinstance(value, str | int):
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise BadValue(f"must be text in quotes, not `{_shown(value)}`")
     if not str(value).strip():
         raise BadValue("must not be empty")
@@ -192,7 +192,7 @@ def text(value: Any) -> str:
 
 def free_text(value: Any) -> str:
     """Any text without NUL, which no argument of a process can contain."""
-    if isinstance(value, bool) or not isinstance(value, str | int):
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise BadValue(f"must be text in quotes, not `{_shown(value)}`")
     if "\0" in str(value):
         raise BadValue("must not contain a NUL character")
@@ -201,13 +201,13 @@ def free_text(value: Any) -> str:
 
 def setting(value: Any) -> Any:
     """Text, a number, a boolean, or a list of such: what JSON can carry, with its type."""
-    if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+    if isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [setting(item) for item in value]
     if isinstance(value, str):
         return free_text(value)
-    hint = f'write it as text: "{value}"' if isinstance(value, float | dt.date | dt.time) else None
+    hint = f'write it as text: "{value}"' if isinstance(value, (float, dt.date, dt.time)) else None
     raise BadValue(f"must be text, a number, true, false or a list of them, not `{_shown(value)}`", hint)
 
 
@@ -223,7 +223,7 @@ def texts(value: Any) -> tuple[str, ...]:
 
 
 def _listed(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list | tuple) else [value]
+    return value if isinstance(value, (list, tuple)) else [value]
 
 
 def comma_texts(value: Any) -> tuple[str, ...]:
@@ -233,7 +233,7 @@ def comma_texts(value: Any) -> tuple[str, ...]:
 
 def command(value: Any) -> str | tuple[str, ...]:
     """A list stays as it is. Text is split later, unless a shell reads it."""
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         if not value:
             raise BadValue("must not be empty")
         return tuple(free_text(word) for word in value)
@@ -303,7 +303,7 @@ def lines(value: Any) -> str:
     """One or more lines of a program; empty for `false`."""
     if value is False or value == "false":
         return ""
-    program = "\n".join(free_text(item) for item in value) if isinstance(value, list | tuple) else free_text(value)
+    program = "\n".join(free_text(item) for item in value) if isinstance(value, (list, tuple)) else free_text(value)
     return program.strip("\n")
 
 
@@ -519,7 +519,7 @@ def _is_off(value: Any) -> bool:
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, dt.date | dt.time):
+    if isinstance(value, (dt.date, dt.time)):
         return value.isoformat()
     shown = str(value)
     return shown if len(shown) <= 60 else shown[:57] + "…"

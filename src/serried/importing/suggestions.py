@@ -208,7 +208,7 @@ class ReadScript:
         program, *arguments = _copy(words) or ("",)
         paths = [word for word in arguments if not word.startswith("-")]
         places = [_LOCAL.search(self.expanded(word)) is not None for word in paths]
-        others = [path for path, is_local in zip(paths, places, strict=True) if not is_local]
+        others = [path for path, is_local in zip(paths, places) if not is_local]
         if program and self._loop[command] in self._sleeping:
             sentence = (
                 "a loop copies files while the program runs; `checkpoint.watch` copies complete checkpoints, also"
@@ -342,7 +342,7 @@ class ReadScript:
         command, line = first.command, self.line(first.command.start)
         edits = tuple(sorted(set(self._edits([each.command for each in group if each.replaces]))))
         # The lines of the first command, without its here-document.
-        end = max([command.start, *(at + len(it) for at, it in zip(command.places, command.words, strict=True))])
+        end = max([command.start, *(at + len(it) for at, it in zip(command.places, command.words))])
         start, stop = self.text.rfind("\n", 0, command.start) + 1, (self.text + "\n").find("\n", end)
         text = _shown(self.text[start:stop].replace("\\\n", " "))
         return Suggestion(first.id, line, text, first.sentence, setting, first.typed, edits)
@@ -389,7 +389,7 @@ class ReadScript:
                 continue
             gone.add(command)
             siblings = self._parts[command.around, command.branch]
-            at = bisect_left(siblings, command.start, key=lambda it: it.start)
+            at = bisect_left([sibling.start for sibling in siblings], command.start)
             before, after = siblings[at - 1] if at else None, siblings[at + 1] if at + 1 < len(siblings) else None
             if before and (command.before in _PIPE or (command.before in _LIST and _is_test(before))):
                 waiting.append(before)
@@ -503,7 +503,7 @@ def _is_test(command: Command) -> bool:
 
 def _file(words: Sequence[str], *options: str) -> str:
     """The value of an option, or empty."""
-    for word, following in zip(words, (*words[1:], ""), strict=True):
+    for word, following in zip(words, (*words[1:], "")):
         name, _, value = word.partition("=")
         if name in options:
             return value or following

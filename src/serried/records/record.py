@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
 from serried import schedulers
 from serried.base import NamedTuple, files
@@ -57,13 +57,13 @@ class Summary(NamedTuple):
     """Per node."""
     gpus: int
     """Per node."""
-    time_seconds: int | None
+    time_seconds: Optional[int]
     directory: str
-    tasks: int | None = None
+    tasks: Optional[int] = None
     """The number of tasks; None for a run without an array."""
-    resumed_from: str | None = None
+    resumed_from: Optional[str] = None
     """The run, task or path of the checkpoint that it resumed from."""
-    rerun_of: str | None = None
+    rerun_of: Optional[str] = None
     """The run, or the task, with the same plan."""
     smoke: bool = False
     """A smoke test."""
@@ -73,7 +73,7 @@ class Summary(NamedTuple):
     """Its dependencies: `k3f9q2`, `k3f9q2/17:any`."""
     stages: bool = False
     """Whether its ranks wait for data."""
-    sweep: str | None = None
+    sweep: Optional[str] = None
     """The sweep that it belongs to: the id of the sweep's first run."""
     script: bool = False
     """It runs a job script of the user in place of ranks."""
@@ -135,9 +135,9 @@ class Submission(NamedTuple):
     at: str
     """UTC, ISO 8601."""
     by_pid: int
-    job: str | None = None
+    job: Optional[str] = None
     """Its id; for an array in parts the ids of all jobs that were accepted so far, with commas."""
-    message: str | None = None
+    message: Optional[str] = None
     by_host: str = ""
     """The host of `by_pid`."""
     by_started: str = ""
@@ -146,7 +146,7 @@ class Submission(NamedTuple):
     """The scheduler's own name, which makes job ids unique: Slurm's ClusterName."""
     moved: bool = False
     """The first attempt is here, because the job before it was too early for a run with dependencies."""
-    missed: float | None = None
+    missed: Optional[float] = None
     """When the scheduler first did not list it; seconds since the epoch."""
     schema: int = SCHEMA
 
@@ -198,7 +198,7 @@ def records_directory() -> Path:
 def new_id() -> str:
     """A run id that no record has: a letter and five letters or digits, without similar-looking ones."""
     while True:
-        number = int.from_bytes(os.urandom(8))
+        number = int.from_bytes(os.urandom(8), "big")
         run = ""
         for letters in (_FIRST, *[_REST] * (_ID_LENGTH - 1)):
             number, letter = divmod(number, len(letters))

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 from serried.base.errors import UsageError, did_you_mean
 from serried.base.text import counted, show_minutes
@@ -110,7 +110,7 @@ class Note:
         }
 
 
-Rule = Callable[[Usage], Note | None]
+Rule = Callable[[Usage], Optional[Note]]
 """Pure. Its name with dashes is its id, and its docstring its page."""
 
 

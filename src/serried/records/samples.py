@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import datetime as dt
 import gc
-import itertools
 import operator
 import os
 import re
@@ -220,7 +219,7 @@ def _read_node(attempt: AttemptDirectory, number: int, node: int, most: int) -> 
             gpus.update(_mappings(entry, "gpus"))
         else:
             damaged += 1
-    disordered = sum(later.t < earlier.t for earlier, later in itertools.pairwise(periods))
+    disordered = sum(later.t < earlier.t for earlier, later in zip(periods, periods[1:]))
     return NodeSamples(
         attempt=number,
         node=node,
@@ -475,7 +474,7 @@ def combined(ranges: Iterable[tuple[float, Range | None]]) -> Range | None:
     known = [(weight, *each) for weight, each in ranges if each is not None]
     if not known:
         return None
-    weights, lows, means, highs = zip(*known, strict=True)
+    weights, lows, means, highs = zip(*known)
     total = sum(weights)
     mean = sum(map(operator.mul, weights, means)) / total if total else means[0]
     return Range(min(lows), mean, max(highs))
@@ -518,7 +517,7 @@ def _gpus(files: list[NodeSamples]) -> list[GpuFigures]:
     known |= {gpu for each in files for period in each.periods for gpu in period.gpus}
     ordered = sorted(known, key=by_number)
     ranks = sorted({rank for period in files[-1].periods for rank in period.ranks}, key=by_number)
-    owners = dict(zip(ordered, ranks, strict=True)) if len(ranks) == len(ordered) else {}
+    owners = dict(zip(ordered, ranks)) if len(ranks) == len(ordered) else {}
     return [_gpu(files, gpu, owners.get(gpu, "")) for gpu in ordered]
 
 
@@ -753,10 +752,10 @@ def _columns_of(quantities: Quantities, what: str) -> Row:
             row.update({name: found.mean, f"{name}_min": found.minimum, f"{name}_max": found.maximum})
     for name in _VALUES[what]:
         value = quantities.get(name)
-        if isinstance(value, int | float | list) and not isinstance(value, bool):
+        if isinstance(value, (int, float, list)) and not isinstance(value, bool):
             row[name] = value
     for name, value in _mapping(quantities, "metrics").items():
-        if isinstance(value, int | float | str):
+        if isinstance(value, (int, float, str)):
             row[f"metrics.{name}"] = value
     return row
 
@@ -766,7 +765,7 @@ def _moment(t: float | None) -> str | None:
     if t is None:
         return None
     try:
-        at = dt.datetime.fromtimestamp(t, dt.UTC)
+        at = dt.datetime.fromtimestamp(t, dt.timezone.utc)
     except (ValueError, OverflowError, OSError):
         return None
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 from serried import schedulers
 from serried.base.errors import RunNotFoundError, SchedulerUnreachable, SerriedError, UsageError
@@ -55,8 +55,14 @@ UNCERTAIN = "UNCERTAIN"
 """That command died or got no answer: the scheduler may have the job, or not."""
 
 
-class State(enum.StrEnum):
+class State(str, enum.Enum):
     """The state of a run or task. It equals its name, as a string."""
+
+    def __str__(self) -> str:  # `StrEnum` is 3.11's
+        return str.__str__(self)
+
+    def __format__(self, format_spec: str) -> str:
+        return str.__format__(self, format_spec)
 
     PENDING, RUNNING, COMPLETED, FAILED = names.PENDING, names.RUNNING, names.COMPLETED, names.FAILED
     TIMEOUT, CANCELLED, PREEMPTED = names.TIMEOUT, names.CANCELLED, names.PREEMPTED
@@ -117,7 +123,7 @@ _ROWS: Mapping[str, tuple[Say, ...]] = {
 }
 # fmt: on
 TABLE: Mapping[tuple[str, EndingKind], Say] = {
-    (word, kind): say for word, row in _ROWS.items() for kind, say in zip(_COLUMNS, row, strict=True)
+    (word, kind): say for word, row in _ROWS.items() for kind, say in zip(_COLUMNS, row)
 }
 
 _BY_STATE: Mapping[str, tuple[Reason | None, str]] = {
@@ -318,7 +324,7 @@ def counts_text(verdicts: Mapping[int, Verdict]) -> str:
     return ", ".join(f"{len(indices):,} {state}" for state, indices in tasks_by_state(verdicts).items())
 
 
-Answer = Mapping[tuple[str, int | None], Job]
+Answer = Mapping[tuple[str, Optional[int]], Job]
 """The result of a poll, by job and task."""
 
 _REFRESH_SECONDS = 60.0
@@ -421,7 +427,7 @@ class Evidence:
         offsets = self.record.offsets if self.indices else ()
         if not offsets or self.submission is None:
             return answer
-        added = dict(zip(self.submission.jobs, offsets, strict=False))
+        added = dict(zip(self.submission.jobs, offsets))
         for task, links in self.links.items():
             if task is not None:
                 added |= {link.job: offset_of(offsets, task) for link in links if link.job}
@@ -475,7 +481,7 @@ def _task(directory: TaskDirectory) -> tuple[End | None, int | None, float | Non
 def claimed_at(attempt: AttemptDirectory) -> float | None:
     """When the attempt began, by its own file."""
     started = (read_json(attempt.claim) or {}).get("started")
-    return float(started) if isinstance(started, int | float) else _changed(attempt.path)
+    return float(started) if isinstance(started, (int, float)) else _changed(attempt.path)
 
 
 def latest_attempt(directory: TaskDirectory) -> AttemptDirectory | None:
@@ -856,7 +862,7 @@ _FILES_SECONDS = 1.0
 _FIRST_SECONDS, _LONGEST_SECONDS, _GROWTH = 2.0, 30.0, 1.5
 
 Observer = Callable[[Sequence[RunStatus]], None]
-Jobs = Mapping[int | None, Job | None]
+Jobs = Mapping[Optional[int], Optional[Job]]
 """The current job of each task whose end the files do not prove, None for one that the scheduler does not list."""
 
 
@@ -873,7 +879,7 @@ def statuses(records: Iterable[Record], *, now: float | None = None) -> list[Run
 def statuses_of(selections: Sequence[Selection]) -> list[RunStatus]:
     """The status of each selected run or task, with one query for all."""
     records = {selection.record.id: selection.record for selection in selections}
-    wholes = dict(zip(records, statuses(records.values()), strict=True))
+    wholes = dict(zip(records, statuses(records.values())))
     return [
         wholes[each.record.id] if each.task is None else task_of(wholes[each.record.id], each.task)
         for each in selections
@@ -1201,7 +1207,7 @@ def wait(
         # It takes two looks to call a run stuck: between two queries a job may have ended.
         before_stuck, stuck = stuck, {status.id for status in found if never_starts(status)}
         over = [is_over(status) or status.id in stuck & before_stuck for status in found]
-        open_ = [selection for selection, is_done in zip(selections, over, strict=True) if not is_done]
+        open_ = [selection for selection, is_done in zip(selections, over) if not is_done]
         if not open_ or (deadline is not None and time.monotonic() >= deadline):
             return found
         _watch_files(open_, time.monotonic() + pace.after(found), deadline, tick)
@@ -1215,7 +1221,7 @@ class Pace:
 
     def after(self, found: Sequence[RunStatus]) -> float:
         ended = [sum(task.has_ended for task in (status.tasks or {}).values()) for status in found]
-        now = repr([(status.state, status.attempt, count) for status, count in zip(found, ended, strict=True)])
+        now = repr([(status.state, status.attempt, count) for status, count in zip(found, ended)])
         self._seconds = _FIRST_SECONDS if now != self._before else min(self._seconds * _GROWTH, _LONGEST_SECONDS)
         self._before = now
         return self._seconds

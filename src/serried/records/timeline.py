@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Optional, Union
 
 from serried.base import NamedTuple
 from serried.base.files import read_journal, read_json
@@ -91,7 +91,7 @@ class AttemptRecord:
     @property
     def started(self) -> float | None:
         started = self.claim.get("started")
-        return float(started) if isinstance(started, int | float) else None
+        return float(started) if isinstance(started, (int, float)) else None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -195,7 +195,7 @@ def _journal_lines(attempt: AttemptDirectory, nodes: int) -> Iterator[_Line]:
     if are_many:
         for event, what in _ALIKE.items():
             alike = [entry for entry in head if entry.get("event") == event]
-            times = [float(entry["t"]) for entry in alike if isinstance(entry.get("t"), int | float)]
+            times = [float(entry["t"]) for entry in alike if isinstance(entry.get("t"), (int, float))]
             if times:
                 yield max(times), f"{len(times):,} of {nodes:,} nodes {what}"
             if event == JournalEvent.NODE_LOST:
@@ -208,7 +208,7 @@ def _journal_lines(attempt: AttemptDirectory, nodes: int) -> Iterator[_Line]:
         # One line for all ranks of a node, at the time when each had started once.
         first_starts: dict[Any, float] = {}
         for entry in journal if not are_many else ():
-            if entry.get("event") == JournalEvent.STARTED and isinstance(entry.get("t"), int | float):
+            if entry.get("event") == JournalEvent.STARTED and isinstance(entry.get("t"), (int, float)):
                 first_starts.setdefault(entry.get("rank"), float(entry["t"]))
         if first_starts:
             ranks = sorted(rank for rank in first_starts if isinstance(rank, int))
@@ -267,7 +267,7 @@ def _rank_failed(host: str, entry: Entry) -> str | None:
     return f"{names.rank_name(entry.get('rank'))} on {host} {how}{again}"
 
 
-_Texts = Mapping[str, str | Callable[[str, Entry], str | None]]
+_Texts = Mapping[str, Union[str, Callable[[str, Entry], Optional[str]]]]
 """The text of an entry by its event, from its own facts and the name of the host; entries of others are left out."""
 _OF_HEAD: _Texts = {
     JournalEvent.CONNECTED: "node {node} ({host}) is ready",
@@ -309,7 +309,7 @@ def _lines(journal: Iterable[Entry], texts: _Texts, host: str | None = None) -> 
             text = text(its_host, entry)
         elif text:
             text = text.format_map(defaultdict(lambda: None, entry, host=its_host))
-        if text and isinstance(entry.get("t"), int | float):
+        if text and isinstance(entry.get("t"), (int, float)):
             yield float(entry["t"]), text
 
 

@@ -189,7 +189,7 @@ class Usage:
         for rank in self.measured.ranks:
             in_use = by_node.setdefault((rank.host, rank.node), [])
             in_use += filter(None, [value(rank)])
-        return combined((1.0, Range(*map(sum, zip(*ranks, strict=True)))) for ranks in by_node.values() if ranks)
+        return combined((1.0, Range(*map(sum, zip(*ranks)))) for ranks in by_node.values() if ranks)
 
     @property
     def memory_per_node(self) -> float | None:

@@ -211,9 +211,9 @@ def _behind_others(status: RunStatus) -> Explanation:
     after = [one for one in status.record.plan.after if one.job is not None]
     records = [Record(records_directory() / one.run) for one in after]
     known = [record.directory.path.is_dir() for record in records]
-    found = iter(statuses([record for record, is_known in zip(records, known, strict=True) if is_known]))
+    found = iter(statuses([record for record, is_known in zip(records, known) if is_known]))
     others = [next(found) if is_known else None for is_known in known]
-    stands = [_stands(one, other) for one, other in zip(after, others, strict=True)]
+    stands = [_stands(one, other) for one, other in zip(after, others)]
     have_ended = all(other is not None and other.has_ended for other in others)
     steps: tuple[str, ...] = ()
     if status.waits_because is Reason.DEPENDENCY_NEVER_SATISFIED:

@@ -74,7 +74,7 @@ class Trace:
 
     def lost(self) -> Iterator[Lost]:
         """Compare each stop with the beginning of the attempt after it."""
-        for before, after in zip(self.attempts, self.attempts[1:], strict=False):
+        for before, after in zip(self.attempts, self.attempts[1:]):
             stop = next((event for event in before if event["event"] == "stop"), None)
             begin = next((event for event in after if event["event"] == "begin"), None)
             if stop is None or begin is None:
@@ -129,7 +129,7 @@ def lost(traces: Sequence[Trace]) -> list[Lost]:
 def first_other_batch(whole: Sequence[Trace], stopped: Sequence[Trace]) -> tuple[int, int] | None:
     """The first step, and its rank, in which the model was given something else."""
     others = []
-    for one, other in zip(whole, stopped, strict=False):
+    for one, other in zip(whole, stopped):
         left, right = one.batches(), other.batches()
         others += [(step, one.rank) for step in left.keys() & right.keys() if left[step] != right[step]]
     return min(others, default=None)
@@ -215,7 +215,7 @@ def is_left_out(name: str, ignore: Sequence[str] = ()) -> bool:
 
 
 def _are_equal(one: Any, other: Any, tolerance: float) -> bool:
-    if not (isinstance(one, int | float) and isinstance(other, int | float)):
+    if not (isinstance(one, (int, float)) and isinstance(other, (int, float))):
         return bool(one == other)
     if math.isnan(one) or math.isnan(other):
         return math.isnan(one) and math.isnan(other)
@@ -300,7 +300,7 @@ def judge(
 
 def is_rounding(one: Difference) -> bool:
     """Whether both runs logged the same number except for its last digits."""
-    numbers = [value for value in (one.whole, one.stopped) if isinstance(value, int | float)]
+    numbers = [value for value in (one.whole, one.stopped) if isinstance(value, (int, float))]
     return len(numbers) == 2 and math.isclose(*numbers, rel_tol=_ROUNDING)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Optional
 
 from serried import schedulers
 from serried.base import NamedTuple, files, shell
@@ -46,7 +47,7 @@ QUERY_SECONDS = 45.0
 
 VARIABLE = "SERRIED_SCHEDULER_TIMEOUT"
 
-JobKey = tuple[str, int | None]
+JobKey = tuple[str, Optional[int]]
 """The scheduler's id of a job, and the index of its task."""
 
 

@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Optional, Protocol
 
 from serried.base import NamedTuple, files
 from serried.schema.layout import slug, state_directory
@@ -22,7 +22,7 @@ GLANCE_SECONDS = 4.0
 """For answers that can wait until the next command."""
 KEPT_SECONDS = 300.0
 
-Command = Callable[[list[str], float, Mapping[str, str]], str | None]
+Command = Callable[[list[str], float, Mapping[str, str]], Optional[str]]
 """Runs a command for at most so many seconds and returns its output; None if it failed."""
 
 Ask = Callable[[Sequence[str]], str]

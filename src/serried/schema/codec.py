@@ -22,7 +22,7 @@ def to_json(value: Any) -> Any:
         return value
     fields = getattr(value, "_fields", None)
     items = map(to_json, value)
-    return tuple(items) if fields is None else dict(zip(fields, items))  # noqa: B905 - `strict` is 3.10's
+    return tuple(items) if fields is None else dict(zip(fields, items))
 
 
 def from_json(kind: Type[T], value: Any) -> T:

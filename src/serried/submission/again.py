@@ -91,7 +91,7 @@ def prepare_again(
     trials, each = (tuple(added.trials.values()), ()) if added else _parameters_and_commands(record, array)
     origin = old.resume
     if origin and old.array and array and len(origin.checkpoints) > 1:
-        paths = dict(zip(old.array.indices, origin.checkpoints, strict=True))
+        paths = dict(zip(old.array.indices, origin.checkpoints))
         origin = origin._replace(checkpoints=tuple(paths[index] for index in array.indices))
     has_ended = failed is True or tasks is not None
     beginning = Beginning(origin, ()) if fresh or added else _newest(selection, array, origin, have_ended=has_ended)
@@ -232,7 +232,7 @@ def _newest(selection: Selection, array: Array | None, origin: Resume | None, *,
         return Beginning(origin, ())
     before = origin.checkpoints if origin else ("",)
     before = before * len(own) if len(before) == 1 else before
-    paths = tuple(str(path) if path else other for path, other in zip(own, before, strict=True))
+    paths = tuple(str(path) if path else other for path, other in zip(own, before))
     cautions = cautions_about(selection, folders, tasks, have_ended=have_ended)
     return Beginning(Resume(paths, str(selection)), tuple(cautions))
 
@@ -298,7 +298,7 @@ def _from_run(selection: Selection, array: Array | None) -> Beginning:
     folders = [record.where.task(task).checkpoints for task in tasks]
     watch = watch_patterns(record)
     found = [checkpoints.newest(folder, watch) for folder in folders]
-    lacking = [task or 0 for task, path in zip(tasks, found, strict=True) if path is None]
+    lacking = [task or 0 for task, path in zip(tasks, found) if path is None]
     if lacking and len(tasks) == 1:
         raise _nothing_in(folders[0], f"run `{selection}`", watch)
     if array is not None:

@@ -545,9 +545,10 @@ def _python(build: Build, bare: Environment, environ: Mapping[str, str]) -> tupl
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(_bytes(path).decode())
+        document: dict[str, Any] = tomllib.loads(_bytes(path).decode())
     except ValueError as error:
         raise UsageError(f"`{path}` is not valid TOML: {error}") from None
+    return document
 
 
 def _bytes(path: Path) -> bytes:

@@ -94,14 +94,14 @@ def settle(plan: Plan, resolved: config.Resolved, variables: Mapping[str, str], 
     _check_room(plan.data.stage, counts, plan.site)
     stage = tuple(
         item._replace(bytes=size.bytes, files=size.files) if size.is_whole else item
-        for item, size in zip(plan.data.stage, counts, strict=True)
+        for item, size in zip(plan.data.stage, counts)
     )
     notes = (*_in_place(stage, plan.site), *_perhaps_too_large(stage, counts, plan.site), *_advice(stage, counts))
     return Settled(plan._replace(data=plan.data._replace(stage=stage)), notes)
 
 
 def _advice(stage: Sequence[Staged], counts: Sequence[Count]) -> Iterator[str]:
-    for item, size in zip(stage, counts, strict=True):
+    for item, size in zip(stage, counts):
         if not size.is_whole:
             yield f"`{item.source}` has more than {size.files:,} files; the count is incomplete"
         if size.files > MANY_FILES and size.bytes < size.files * SMALL:

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 from serried import schedulers
 from serried.base import NamedTuple, files, shell, tree
@@ -220,7 +220,7 @@ AT_ONCE = 16
 LOOK_SECONDS = 0.2
 LAST_LINES, NAMED = 5, 3
 Observe = Callable[[str], None]
-Answer = dict[str, Any] | SerriedError
+Answer = Union[dict[str, Any], SerriedError]
 """The last journal entry of a node job, or why there is none."""
 
 
@@ -336,7 +336,7 @@ THREADS = 16
 TRIES = 3
 """How often a file is copied if it changes during the copy: the run may still be writing."""
 COPIED, SAME, KEPT = "copied", "same", "kept"
-Outcome = str | OSError
+Outcome = Union[str, OSError]
 """One of these, or why an entry could not be copied."""
 OnCopied = Callable[[int], None]
 """Receives the number of bytes of each step."""

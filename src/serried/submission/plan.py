@@ -522,7 +522,7 @@ def task_commands(
     experiment: config.Experiment, plan: Plan, each: Iterable[Sequence[str]]
 ) -> Iterator[tuple[str, ...]]:
     """The ranks' command for each task of an array. Raises UsageError as `choose_launch` does."""
-    for index, command in zip(plan.array.indices if plan.array else (), each, strict=True):
+    for index, command in zip(plan.array.indices if plan.array else (), each):
         try:
             _check_command(plan.launch, experiment, command, plan.allocation)
             yield rank_command(experiment, command)

@@ -748,7 +748,7 @@ def _texts_in(value: Any) -> Iterator[str]:
     """The texts in a setting."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping | Sequence):
+    elif isinstance(value, (Mapping, Sequence)):
         for item in value.values() if isinstance(value, Mapping) else value:
             yield from _texts_in(item)
 

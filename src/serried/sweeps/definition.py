@@ -504,7 +504,7 @@ def _command(table: Mapping[str, Any]) -> Iterator[str]:
     if command is None and program is None:
         return
     words = ["${interpreter}", "${program}", "${args}"] if command is None else command
-    if not isinstance(words, list) or not all(isinstance(word, str | int | float) for word in words):
+    if not isinstance(words, list) or not all(isinstance(word, (str, int, float)) for word in words):
         hint = '`command = ["python", "train.py", "${args}"]`'
         raise DefinitionError(["command"], "`command` must be a list of words", hint)
     for word in map(str, words):
@@ -598,7 +598,7 @@ def _choice(name: str, description: Mapping[str, Any]) -> Parameter:
     values, weights = description.get("values"), description.get("probabilities") or ()
     if not isinstance(values, list) or not values:
         raise BadValue("must have a list of at least one value in `values`")
-    if not isinstance(weights, list | tuple) or not all(_is_number(weight) and weight >= 0 for weight in weights):
+    if not isinstance(weights, (list, tuple)) or not all(_is_number(weight) and weight >= 0 for weight in weights):
         raise BadValue("must have a list of numbers from 0 in `probabilities`")
     if weights and (len(weights) != len(values) or not math.isclose(sum(weights), 1, abs_tol=1e-6)):
         raise BadValue("must have one probability for each value, and 1 as their sum")
@@ -635,7 +635,7 @@ def _check(name: str, base: str, numbers: Mapping[str, float]) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 _RANGE = re.compile(r"(?:(?P<scale>log|uniform|int):)?(?P<low>[^.,][^,]*?)\.\.(?P<high>[^,]+)")
@@ -669,4 +669,4 @@ def read_range(text: str) -> Parameter:
 def _value(word: str) -> Any:
     """A word of the command line as a number, a boolean or a list if it spells one."""
     value = guess(word)
-    return value if isinstance(value, bool | int | float | list) else word.strip("\"'")
+    return value if isinstance(value, (bool, int, float, list)) else word.strip("\"'")

@@ -145,7 +145,7 @@ class Group:
         names = sorted(values)
         bare = (values[name].detach() if isinstance(values[name], torch.Tensor) else values[name] for name in names)
         *sums, total = self.reduce_sum([*(float(number) * weight for number in bare), weight])
-        return {name: value / total for name, value in zip(names, sums)}  # noqa: B905 - as long; Python 3.9
+        return {name: value / total for name, value in zip(names, sums)}
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         if not self.is_open:

@@ -197,7 +197,7 @@ class Buckets:
         if not numbers:
             return []
         missing = self._group.reduce_max([int(number not in here) for number in numbers])
-        return [here[number] for number, is_missing in zip(numbers, missing) if not is_missing]  # noqa: B905 - Python 3.9
+        return [here[number] for number, is_missing in zip(numbers, missing) if not is_missing]
 
 
 @cache

@@ -676,5 +676,5 @@ class MirroredState(Joinable, JoinHook):
         box = io.BytesIO(self._group.broadcast(box.getvalue(), source))
         if lacks:
             states = torch.load(box, map_location="cpu", weights_only=False)
-            for obj, state in zip(handed, states):  # noqa: B905 - as long; Python 3.9
+            for obj, state in zip(handed, states):
                 obj.load_state_dict(state)

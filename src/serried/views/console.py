@@ -240,10 +240,10 @@ def _broken(row: Sequence[Cell], widths: Sequence[int]) -> list[list[Cell]]:
     """One row as several, so that no cell is wider than its column."""
     columns_ = [
         [piece for line in wrapped(cell.texts[0], room) for piece in _pieces(line, room)]
-        for cell, room in zip(row, widths, strict=True)
+        for cell, room in zip(row, widths)
     ]
     return [
-        [Cell(text, cell.style) for text, cell in zip(texts, row, strict=True)]
+        [Cell(text, cell.style) for text, cell in zip(texts, row)]
         for texts in itertools.zip_longest(*columns_, fillvalue="")
     ]
 
@@ -265,7 +265,7 @@ def _give_way(widths: list[int], shrink: int | None, room: int, least: int) -> N
 
 def _line(row: Sequence[Cell], widths: Sequence[int]) -> str:
     parts: list[str] = []
-    for at, (cell, columns_) in enumerate(zip(row, widths, strict=True)):
+    for at, (cell, columns_) in enumerate(zip(row, widths)):
         text = cell.fitted(columns_)
         filling = "" if at == len(row) - 1 else " " * (columns_ - width(text))
         parts.append(style(text, cell.style) + filling)

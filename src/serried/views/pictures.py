@@ -185,7 +185,7 @@ def _space(values: Sequence[Any], defined: Parameter | None) -> BaseDistribution
     """The range of a parameter's numbers; other values are categories, in the order of the definition."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values) or not all(
+    if not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values) or not all(
         -_LARGEST < value < _LARGEST for value in values
     ):
         listed = [value for value in defined.values if value in values] if defined else []

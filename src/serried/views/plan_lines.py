@@ -102,7 +102,7 @@ def beside_text(plan: Plan) -> str:
     """The commands beside the ranks, each with its number if there are several."""
     where = {names.EVERY_NODE: "", names.FIRST_NODE: " (on the first node)"}
     texts = [side.command[0] if side.shell else shlex.join(side.command) for side in plan.beside]
-    shown = [" ".join(text.split()) + where[side.on] for text, side in zip(texts, plan.beside, strict=True)]
+    shown = [" ".join(text.split()) + where[side.on] for text, side in zip(texts, plan.beside)]
     return "; ".join(f"{index}: {text}" for index, text in enumerate(shown)) if len(shown) > 1 else "".join(shown)
 
 

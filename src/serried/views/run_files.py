@@ -60,7 +60,7 @@ class Curve:
         if len(self._steps) > MOST:
             pairs = [slice(at, at + 2) for at in range(0, len(self._steps), 2)]
             self._steps = [self._steps[pair][-1] for pair in pairs]
-            joined = (zip(*self._stretches[pair], strict=True) for pair in pairs)
+            joined = (zip(*self._stretches[pair]) for pair in pairs)
             self._stretches = [[sum(counts), sum(sums), min(lows), max(highs)] for counts, sums, lows, highs in joined]
             self._size *= 2
 

@@ -74,11 +74,10 @@ def read_ranks(leaders: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     limit = min(high, max(low, MOST_BYTES // max(1, sum(map(len, trees)))))
     pool = ThreadPoolExecutor(MOST_AT_ONCE)
     work: List["Future[Dict[str, Any]]"] = [
-        pool.submit(_read_rank, leader, tree, limit)
-        for leader, tree in zip(leaders, trees)  # noqa: B905 - `strict` is 3.10's
+        pool.submit(_read_rank, leader, tree, limit) for leader, tree in zip(leaders, trees)
     ]
     wait(work, LIMIT_SECONDS)
-    pairs = zip(work, leaders)  # noqa: B905
+    pairs = zip(work, leaders)
     return [one.result() if one.done() else _entry(leader, []) for one, leader in pairs]
 
 

@@ -397,7 +397,7 @@ class Publisher:
                     copy.make_directories(path, below.rpartition("/")[0], self.attempt.directory_mode)
                     stamp = self._link_existing(kind, part, path / below)
                     stamps.append(stamp or self._copy(part, path / below, urgent_before))
-                for part, stamp in zip(parts, stamps):  # noqa: B905 - `strict` is 3.10's
+                for part, stamp in zip(parts, stamps):
                     previous = self._ledger.get(kind, part.name)
                     self._record(kind, part, part.name, stamp, before=previous.stamp if previous else 0)
                 self._record(kind, artifact, artifact.name, max(stamps), is_folder=True)

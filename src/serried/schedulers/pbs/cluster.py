@@ -314,7 +314,7 @@ def _queued_jobs(listed: str, own: str, user: str) -> Iterator[QueuedJob]:
     """`own` has all attributes of the user's jobs that wait, in `qstat -f`: GPUs, why a job is held, an estimate."""
     known = dict(parse.attributes_of(own))
     lines = listed.splitlines()
-    for line, comment in zip(lines, [*lines[1:], ""], strict=False):
+    for line, comment in zip(lines, [*lines[1:], ""]):
         row = _ROW.match(line)
         if row is None:
             continue

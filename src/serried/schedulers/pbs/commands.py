@@ -9,7 +9,6 @@ login shell that resets PATH and dies of the first signal, and may hold directiv
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 import shlex
@@ -122,10 +121,10 @@ wait"""
 def required_options(extra: Sequence[str]) -> tuple[str, ...]:
     """The project, and resources of the job that are no sizes: `-P x`, `-l filesystems=home`, `-l storage=gdata/x`."""
     # `-lfilesystems=home` is one word for two.
-    parted = [(word[:2], word[2:]) if re.match("-[lP].", word) else (word,) for word in extra]
+    parted = [part for word in extra for part in ((word[:2], word[2:]) if re.match("-[lP].", word) else (word,))]
     return tuple(
         word
-        for flag, value in itertools.pairwise(itertools.chain(*parted))
+        for flag, value in zip(parted, parted[1:])
         if flag == "-P" or (flag == "-l" and not _SIZES.match(value))
         for word in (flag, value)
     )

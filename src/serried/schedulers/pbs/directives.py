@@ -302,12 +302,10 @@ def _counted(chunks: list[Chunk], place: list[str], mem_of_job: GivenOption | No
     count = sum(chunk.times for chunk in chunks)
     names = (("ngpus", "gpus"), ("ncpus", "ppn"), ("mpiprocs", "ppn"))
     least = (0, 1, 1)
-    each = [[chunk.number(*its) or at_least for its, at_least in zip(names, least, strict=True)] for chunk in chunks]
-    in_all = [
-        sum(chunk.times * numbers[kind] for chunk, numbers in zip(chunks, each, strict=True)) for kind in range(3)
-    ]
+    each = [[chunk.number(*its) or at_least for its, at_least in zip(names, least)] for chunk in chunks]
+    in_all = [sum(chunk.times * numbers[kind] for chunk, numbers in zip(chunks, each)) for kind in range(3)]
     is_packed = "pack" in place and count > 1
-    gpus, cpus, tasks = in_all if is_packed else map(max, zip(*each, strict=True))
+    gpus, cpus, tasks = in_all if is_packed else map(max, zip(*each))
     memory = max(chunk.memory_mb * (chunk.times if is_packed else 1) for chunk in chunks)
     nodes = 1 if is_packed else count
     if mem_of_job:

@@ -173,7 +173,7 @@ def _log_path(pattern: str) -> str:
     parts = re.split(_ESCAPE, pattern)  # text, width, letter, text, …
     texts = [shlex.quote(text) if text else "" for text in parts[::3]]
     values = [*map(_expanded, parts[2::3], parts[1::3]), ""]
-    return "".join(itertools.chain(*zip(texts, values, strict=True)))
+    return "".join(itertools.chain(*zip(texts, values)))
 
 
 def _expanded(letter: str, width: str) -> str:

@@ -109,7 +109,7 @@ def write_archive(path: Path, image: memoryview, tensor_sizes: Iterable[int], pi
     for size in tensor_sizes:
         layout.add_tensor(size)
     layout.finish(pickle_size)
-    for record, content in zip(layout.records[-2:], (sys.byteorder.encode(), _FORMAT)):  # noqa: B905 - Python 3.9
+    for record, content in zip(layout.records[-2:], (sys.byteorder.encode(), _FORMAT)):
         image[record.data : record.end] = content
     crc32, entries = 0, []
     with ThreadPoolExecutor(2) as threads, _ChunkedFile(path, image) as file:
@@ -120,7 +120,7 @@ def write_archive(path: Path, image: memoryview, tensor_sizes: Iterable[int], pi
             checksums = (threads.map if len(pieces) > 1 else map)(zlib.crc32, pieces)
             file.write(record.end)
             own = 0
-            for piece, checksum in zip(pieces, checksums):  # noqa: B905 - as above
+            for piece, checksum in zip(pieces, checksums):
                 own = joined_crc32(own, checksum, len(piece))
             size = record.end - record.data
             descriptor = _DESCRIPTOR.pack(b"PK\7\x08", own, size, size)

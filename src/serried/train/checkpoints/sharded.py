@@ -140,8 +140,8 @@ def _by_name(state: Mapping[str, Any], optimizer: Optimizer, model: nn.Module) -
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     called: Dict[int, str] = {}
     groups = []
-    for saved, own in zip(state["param_groups"], optimizer.param_groups):  # noqa: B905 - Python 3.9 has no `strict`
-        called.update(zip(saved["params"], (names[id(parameter)] for parameter in own["params"])))  # noqa: B905 - as above
+    for saved, own in zip(state["param_groups"], optimizer.param_groups):
+        called.update(zip(saved["params"], (names[id(parameter)] for parameter in own["params"])))
         groups.append({**saved, "params": [called[number] for number in saved["params"]]})
     return {"state": {called[number]: each for number, each in state["state"].items()}, "param_groups": groups}
 

@@ -96,7 +96,7 @@ class ZeroShard:
         own = {place: state["state"][number] for place, number in enumerate(wanted) if number in state["state"]}
         optimizer.optim.load_state_dict({"state": own, "param_groups": optimizer.optim.state_dict()["param_groups"]})
         for target in (optimizer, optimizer.optim):
-            for group, saved in zip(target.param_groups, state["param_groups"]):  # noqa: B905 - Python 3.9
+            for group, saved in zip(target.param_groups, state["param_groups"]):
                 group.update({name: value for name, value in saved.items() if name != "params"})
 
 

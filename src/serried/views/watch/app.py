@@ -94,15 +94,15 @@ class Grid(DataTable[Text]):
             for at, head in enumerate(table.heads)
         ]
         is_same = (table.heads, table.keys, len(table.rows)) == (before.heads, before.keys, len(before.rows))
-        if is_same and all(new <= old for new, old in zip(widths, self._widths, strict=True)):
-            for row, (old, new) in enumerate(zip(before.rows, table.rows, strict=True)):
-                for column, (was, cell) in enumerate(zip(old, new, strict=True)):
+        if is_same and all(new <= old for new, old in zip(widths, self._widths)):
+            for row, (old, new) in enumerate(zip(before.rows, table.rows)):
+                for column, (was, cell) in enumerate(zip(old, new)):
                     if cell != was:
                         self.update_cell_at(Coordinate(row, column), self._cell(column, cell))
         else:
             self.clear(columns=True)
             self._widths = widths
-            for column, (head, columns) in enumerate(zip(table.heads, widths, strict=True)):
+            for column, (head, columns) in enumerate(zip(table.heads, widths)):
                 text = self._cell(column, Cell(head, "head"))
                 self.add_column(text, width=columns + len(text) - len(head))
             for cells in table.rows:

@@ -20,9 +20,7 @@ GpuKey = tuple[int, int]
 """A node and a GPU's index on it."""
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_ASCII = str.maketrans(
-    {**dict(zip(_BLOCKS, ".:-=+*#@", strict=True)), **dict(zip("·━╸╺─│╭╮╰╯…°←→", "?===-|++++~ <>", strict=True))}
-)
+_ASCII = str.maketrans({**dict(zip(_BLOCKS, ".:-=+*#@")), **dict(zip("·━╸╺─│╭╮╰╯…°←→", "?===-|++++~ <>"))})
 _FEW_ROWS = 16
 """As many ranks are printed by `--once`, the worst first, and as many GPUs."""
 _NARROWEST_NAME, _WIDEST_ID, _WIDEST_NODE = 8, 14, 10
@@ -239,7 +237,7 @@ class RunPage:
                 known = [percent for percent in busy if percent is not None]
                 busy = [statistics.mean(known) if known else None] * len(node.ranks)
             own = sorted(node.ranks, key=lambda rank: rank.rank)
-            ranks += [RankView(node.host, rank, percent) for rank, percent in zip(own, busy, strict=True)]
+            ranks += [RankView(node.host, rank, percent) for rank, percent in zip(own, busy)]
         return sorted(ranks, key=lambda rank: rank.now.rank)
 
     @property
