@@ -46,7 +46,7 @@ TABLES: tuple[tuple[str, type, str], ...] = (
     (
         "[experiments.NAME.notify]",
         plan.Notify,
-        "Notifications: see [notifications](notify.md).",
+        "Notifications: see [notifications](watching.md#messages).",
     ),
     ("[experiments.NAME.launch]", plan.Launch, "The launcher: see [launchers](launchers.md)."),
     (

@@ -190,6 +190,7 @@ def submit(
         TypeError: an argument that is none of these.
         ValueError: a script with a command or an experiment, or arguments without a script or a function.
         UsageError: the request is impossible, and nothing was submitted.
+        Elsewhere: the cluster is behind a login node, which only the command line reaches.
         SchedulerUnreachable: the scheduler did not answer, and nothing was submitted.
         SubmissionUncertain: a job may exist; the next query of the run's state checks.
     """
@@ -234,6 +235,7 @@ def submit(
         repeat=repeat,
         resume=None if resume is None else resume.id if isinstance(resume, Run) else os.fspath(resume),
         smoke=smoke,
+        is_sent=True,
         after=None if afters is None else [one.id if isinstance(one, Run) else one for one in afters],
     )
     decided = decide(request, Path(directory), os.environ)

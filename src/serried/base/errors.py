@@ -6,6 +6,7 @@
     │   ├── MissingProgramError  2  a program that is needed is not installed
     │   ├── RunNotFoundError     2  no run, or several, match a word
     │   └── SubmissionRefused    2  the scheduler refused the request
+    ├── Elsewhere                1  the cluster or the run is behind a login node; the command line reaches it
     ├── SchedulerUnreachable     3  the scheduler did not answer, and nothing was submitted
     ├── SubmissionUncertain      3  the scheduler may have the job; the next command checks
     ├── NotConnected             4  the login node cannot be reached, or only `serried login` may connect to it
@@ -128,6 +129,22 @@ class MissingProgramError(UsageError):
 
 class RunNotFoundError(UsageError):
     pass
+
+
+class Elsewhere(SerriedError):  # noqa: N818 - reads as what happened
+    """The command is for the login node of `cluster`. The command line runs it there, over ssh.
+
+    `needs_project`: it reads the project's files. `variables`: those of this environment that it names.
+    """
+
+    def __init__(
+        self, cluster: str, message: str, *, needs_project: bool = False, variables: Iterable[str] = ()
+    ) -> None:
+        hint = f"type `serried` on a terminal, which reaches `{cluster}`, or run this program on its login node"
+        super().__init__(message, hint=hint)
+        self.cluster = cluster
+        self.needs_project = needs_project
+        self.variables = tuple(variables)
 
 
 class SubmissionRefused(UsageError):  # noqa: N818 - reads as what happened

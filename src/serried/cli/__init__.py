@@ -21,7 +21,7 @@ from typing import Any, Optional
 import click
 
 from serried.base import __version__
-from serried.base.errors import SerriedError, UsageError
+from serried.base.errors import Elsewhere, SerriedError, UsageError
 
 GROUPS = {
     "Run": {
@@ -178,6 +178,9 @@ ARGUMENTS_HINT = "serried.arguments"
 """In `meta` of a context: how to pass an unknown option to the job script before it."""
 
 
+TYPED, TYPED_SCRIPT = "serried.typed", "serried.typed_script"
+"""In `meta` of a context: the command with its arguments, and the job script that was on standard input."""
+
 Found = tuple[Optional[str], Optional[click.Command], list[str]]
 
 
@@ -285,7 +288,12 @@ class CommandsByName(GroupWithHelp):
 
     def invoke(self, ctx: click.Context) -> Any:
         with _may_lose_its_reader(ctx):
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except Elsewhere as error:
+                from serried.remote import relay  # most machines are the login node themselves
+
+                raise click.exceptions.Exit(relay.relay(error, ctx.meta[TYPED], ctx.meta.get(TYPED_SCRIPT))) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(VERBS)
@@ -303,6 +311,7 @@ class CommandsByName(GroupWithHelp):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Found:
         word = args[0]
+        ctx.meta[TYPED] = tuple(args)
         if word in (*VERBS, "help") or word.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         import difflib

@@ -48,14 +48,21 @@ def list_clusters(*, as_json: bool) -> None:
     found = config.catalogue(Path.cwd(), os.environ)
     if as_json:
         rows = [
-            {"name": name, "scheduler": scheduler, "origin": origin, "here": name == found.here, "retired": is_retired}
-            for name, scheduler, origin, is_retired in found.clusters
+            {
+                "name": one.name,
+                "scheduler": one.scheduler,
+                "origin": one.origin,
+                "here": one.name == found.here,
+                "retired": one.is_retired,
+                "login": one.login,
+            }
+            for one in found.clusters
         ]
         console.out_json(clusters=rows)
         return
     lines = [
-        ["*" * (name == found.here), name, scheduler, origin + "; retired" * is_retired]
-        for name, scheduler, origin, is_retired in found.clusters
+        ["*" * (one.name == found.here), one.name, one.scheduler, one.origin + "; retired" * one.is_retired]
+        for one in found.clusters
     ]
     console.out_table(["", "CLUSTER", "SCHEDULER", "DESCRIBED IN"], lines)
 

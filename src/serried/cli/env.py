@@ -16,6 +16,7 @@ from serried.schema.plan import Plan
 from serried.submission import builds, prepare
 from serried.submission.deliver import silent
 from serried.submission.plan import environment_of
+from serried.submission.request import check_here
 from serried.views import console
 
 
@@ -46,6 +47,7 @@ _takes_experiment = options.together(
 def show(*, as_json: bool, **given: Any) -> None:
     """Show the environment of EXPERIMENT and the origin of each value."""
     plan, resolved = _plan(**given)
+    check_here(resolved)
     found = prepare.inspect_environment(plan, os.environ)
     if as_json:
         console.out_json(environment=found.to_json())
@@ -89,6 +91,7 @@ def build(*, by_job: bool | None, dry_run: bool, as_json: bool, **given: Any) ->
     """
     words = tuple(click.get_current_context().meta.get(options.COMMAND, ()))
     plan, resolved = _plan(**given)
+    check_here(resolved)
     recipe = prepare.recipe_of(plan, os.environ, words)
     usual = resolved.cluster.build
     where = usual if by_job is None else "here" if not by_job else "job" if usual == "here" else usual

@@ -18,7 +18,7 @@ import click
 
 from serried import config, schedulers
 from serried.base.errors import Risk, UsageError
-from serried.cli import ARGUMENTS_HINT, run_view
+from serried.cli import ARGUMENTS_HINT, TYPED_SCRIPT, run_view
 from serried.config import definitions, shell_words
 from serried.config.definitions import Resources, keys
 from serried.config.values import BOOLEAN, BadValue, Typed, choice
@@ -368,6 +368,7 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
     script_text = None
     if experiment == "-" or (is_open and _starts_of_input() == b"#!"):
         experiment, script_text = _OF_INPUT, _input()
+        context.meta[TYPED_SCRIPT] = script_text  # the same command may run elsewhere
     is_script = script_text is not None or (experiment is not None and _is_job_script(experiment))
     if is_script:
         experiment, command = None, (experiment, *(command or ()))
@@ -391,6 +392,7 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
         tasks=values.get("n"),
         cpus_per_rank=values.get("c"),
         smoke=bool(values.get("smoke")),
+        is_sent=not values.get("dry_run"),
         parameters=parameters,
         **{name: values.get(name) for name in ("name", "array", "parallel", "repeat", "resume")},
     )

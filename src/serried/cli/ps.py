@@ -8,22 +8,25 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import click
 
 from serried.base import shell
 from serried.base.errors import MissingProgramError, RunNotFoundError, SerriedError, UsageError, install_hint
-from serried.base.text import duration, local_time
+from serried.base.text import ago, local_time
 from serried.cli import run_view
 from serried.records import index
-from serried.records.index import Selection
+from serried.records.index import RunElsewhere, Selection
 from serried.records.record import Record, RecordUnreadable
 from serried.records.status import UNCERTAIN, RunStatus, State, statuses
+from serried.schema import names
 from serried.views import console, run_lines
 from serried.views.console import Cell
+from serried.views.run_lines import Line
 from serried.views.text import fit
 
 
@@ -123,6 +126,9 @@ def stop(run: str) -> str:
 
 
 _SHOWN = 10
+_EVERYTHING = 10_000
+"""The most runs of another cluster in a list."""
+_FRESH_SECONDS = 5.0
 _STATE = run_view.Offered("STATE", lambda: [state.lower() for state in State], comma=True)
 _PROJECT_COLUMNS, _JOB_COLUMNS, _WIDE = 12, 12, 100
 """The widest project and job, and the width of a terminal that has room for JOB, and for PROJECT and CLUSTER."""
@@ -175,6 +181,27 @@ class Listing:
         over = [status for status in over if self._is_recent(status.verdict.since, status.created)]
         return [status for status in found if not status.has_ended] + over[:most], number
 
+    def find_elsewhere(self) -> tuple[list[Line], list[dict[str, Any]], int]:
+        """Of the runs on clusters that are reached through a login node: their lines, their JSON, and their number."""
+        lines, found, number = [], [], 0
+        if clusters := index.clusters():
+            from serried.remote import relay  # most machines are the login node themselves
+
+            most = _EVERYTHING if self.everything or self.is_filtered or self.oldest is not None else self.number
+            now = time.time()
+            for answer in relay.listings(clusters, most):
+                run_view.warn_of(answer)
+                since = f"as of {ago(now - answer.asked)}" if now - answer.asked > _FRESH_SECONDS else ""
+                number += len(answer.runs)
+                for run in answer.runs:
+                    line = Line.from_json(run.line, answer.cluster, since)
+                    has_state = not self.states or line.state in self.states
+                    is_named = self._fits(run.id, run.name, run.experiment, run.project)
+                    if has_state and is_named and self._is_recent(run.ended, run.created):
+                        lines.append(line)
+                        found.append({**run.status, "cluster": answer.cluster})
+        return lines, found, number
+
     def _may_have(self, record: Record) -> bool:
         """Whether the words and projects fit: a word is the beginning of an id, a name or an experiment."""
         if not self.words and not self.projects:
@@ -191,6 +218,29 @@ class Listing:
 
     def _is_recent(self, ended: float | None, created: float) -> bool:
         return self.oldest is None or max(ended or 0.0, created) >= self.oldest
+
+
+def describe_all(values: Mapping[str, Any], _input: BinaryIO, _output: BinaryIO) -> dict[str, Any]:
+    """The newest runs of this machine for another one, as `RunElsewhere`. `values`: the most of those that ended."""
+    now = time.time()
+    runs = []
+    for status in Listing(number=int(values["most"])).find()[0]:
+        summary, jobs = status.summary, []
+        with contextlib.suppress(RecordUnreadable):
+            jobs = [job for submission in status.record.all_submissions() for job in submission.jobs]
+        run = RunElsewhere(
+            id=status.record.id,
+            name=summary.name if summary else "?",
+            experiment=summary.experiment if summary else "?",
+            project=summary.project if summary else "?",
+            created=status.created,
+            ended=status.verdict.since if status.has_ended else None,
+            jobs=jobs,
+            status=status.to_json(),
+            line=Line.of(status, now),
+        )
+        runs.append(run._asdict())
+    return {"runs": runs}
 
 
 @click.command()
@@ -253,12 +303,15 @@ def command(
     if not shown and any(word[0].isdigit() for word in words if word):
         listing = dataclasses.replace(listing, words=tuple(map(_of_job, words)))
         shown, known = listing.find()
+    lines, others, number = listing.find_elsewhere()
+    known += number
+    lines = _sorted([*(Line.of(status, time.time()) for status in shown), *lines], listing)
     if as_json:
-        console.out_json(runs=[status.to_json() for status in shown])
-    elif shown:
-        console.out("\n".join(table(shown, time.time())))
-        if known > len(shown) and console.is_terminal(sys.stderr):
-            console.say(f"{known - len(shown)} more: serried ps --all")
+        console.out_json(runs=[*(status.to_json() for status in shown), *others])
+    elif lines:
+        console.out("\n".join(table(lines)))
+        if known > len(lines) and console.is_terminal(sys.stderr):
+            console.say(f"{known - len(lines)} more: serried ps --all")
     elif known or listing.is_filtered:
         console.say("no runs to show")
         console.next_steps([("serried ps --all", "list all")])
@@ -267,6 +320,14 @@ def command(
         console.next_steps([(index.first_step(), "for the first run")])
     run_view.warn_if_stale(shown)
     run_view.insist(shown)
+
+
+def _sorted(lines: list[Line], listing: Listing) -> list[Line]:
+    """In the order of a list, without ended runs beyond the number."""
+    lines = sorted(lines)
+    ended = [line for line in lines if line.state in names.ENDED]
+    limited = ended if listing.everything or listing.oldest is not None else ended[: max(listing.number, 0)]
+    return [line for line in lines if line.state not in names.ENDED] + limited
 
 
 def _of_job(word: str) -> str:
@@ -295,9 +356,11 @@ def _watch(listing: Listing, seconds: float) -> None:
         while True:
             shown, known = listing.find()
             now = time.time()
-            lines = table(shown, now) if shown else ["no runs to show"]
+            others, _, number = listing.find_elsewhere()
+            found = _sorted([*(Line.of(status, now) for status in shown), *others], listing)
+            lines = table(found) if found else ["no runs to show"]
             room = shutil.get_terminal_size((80, 24)).lines - 4 if is_screen else len(lines)
-            more = known - len(shown) + max(len(lines) - room, 0)
+            more = known + number - len(found) + max(len(lines) - room, 0)
             head = console.style(f"{local_time(now)}, every {seconds:g}s, Ctrl-C ends", "quiet")
             last = [f"{more} more: serried ps --all"] if more else []
             console.out(_CLEAR * is_screen + "\n".join([head, "", *lines[:room], *last]))
@@ -323,26 +386,23 @@ def _settled(found: list[RunStatus]) -> list[RunStatus]:
     return [again.get(status.id, status) for status in found]
 
 
-def table(shown: Sequence[RunStatus], now: float) -> list[str]:
+def table(shown: Sequence[Line]) -> list[str]:
     """A line for each run below the heads. In a pipe the columns are always the same, and names are never cut off."""
-    projects = {status.summary.project for status in shown if status.summary}
-    clusters = {status.summary.cluster for status in shown if status.summary}
+    projects, clusters = {line.project for line in shown} - {"?"}, {line.cluster for line in shown} - {"?"}
     is_terminal, is_wide = console.is_terminal(), console.columns() >= _WIDE
     rows = []
-    for status in shown:
-        summary, note = status.summary, run_lines.note_of(status, now)
-        project, job = summary.project if summary else "?", status.job or ""
+    for line in shown:
         row: dict[str, str | Cell] = {
-            "ID": status.record.id,
-            "PROJECT": fit(project, _PROJECT_COLUMNS) if is_terminal else project,
-            "NAME": summary.name if summary else "?",
-            "STATE": Cell(status.state, console.state_style(status.state)),
-            "SIZE": summary.size if summary else "?",
-            "CLUSTER": summary.cluster if summary else "?",
-            "JOB": fit(job.partition(".")[0], _JOB_COLUMNS) if is_terminal else job,
-            "TIME": duration(run_lines.total_seconds(status, now)),
-            "ENDED": run_lines.ended(status, now),
-            "NOTE": note if is_terminal else Cell(note.fitted(_NOTE_COLUMNS), note.style),
+            "ID": line.id,
+            "PROJECT": fit(line.project, _PROJECT_COLUMNS) if is_terminal else line.project,
+            "NAME": line.name,
+            "STATE": Cell(line.state, console.state_style(line.state)),
+            "SIZE": line.size,
+            "CLUSTER": line.cluster,
+            "JOB": fit(line.job.partition(".")[0], _JOB_COLUMNS) if is_terminal else line.job,
+            "TIME": line.time,
+            "ENDED": line.ended,
+            "NOTE": line.note if is_terminal else Cell(line.note.fitted(_NOTE_COLUMNS), line.note.style),
         }
         rows.append(row)
     is_seen = {

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from serried import config, schedulers
-from serried.base.errors import UsageError
+from serried.base.errors import Elsewhere, UsageError
 from serried.base.text import counted, duration, iso, local_time, seconds_of, show_duration
 from serried.cli import run_view
 from serried.records import index
@@ -20,6 +20,7 @@ from serried.records.record import RecordUnreadable
 from serried.schedulers import occupancy_cache
 from serried.schedulers.occupancy import JobShape, NodeUse, Occupancy, PartitionUse, QueuedJob, count_gpus
 from serried.schedulers.occupancy_cache import Look
+from serried.schema import names
 from serried.schema.reasons import Reason
 from serried.views import console
 from serried.views.queue_lines import age_text, ahead_text, opening_text
@@ -334,6 +335,8 @@ def _cluster(name: str | None) -> tuple[str, str]:
     if entry is None:
         raise UsageError(f"unknown cluster `{name}`", hint="`serried clusters` lists the clusters")
     traits = schedulers.traits(entry.scheduler)
+    if entry.login and name != known.here and not traits.is_this_machine and os.environ.get(names.AT) != name:
+        raise Elsewhere(name, f"this machine is no part of `{name}`")
     if not traits.is_this_machine and not traits.is_here(os.environ):
         message = f"cluster `{name}` cannot be queried here: {schedulers.absent(os.environ)}"
         raise UsageError(message, hint="run `serried queue` on its login node")

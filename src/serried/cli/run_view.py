@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from serried.base.errors import SchedulerUnreachable, SerriedError, UsageError
+from serried.base.errors import RunNotFoundError, SchedulerUnreachable, SerriedError, UsageError
 from serried.base.text import BadDuration, ago, read_duration
 from serried.records.record import RecordUnreadable
 from serried.schema import names
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from serried.config.layers import Catalogue
-    from serried.records.index import Selection
+    from serried.records.index import ClusterRuns, Selection
     from serried.records.status import RunStatus
     from serried.schema.outputs import Outputs
 
@@ -102,7 +102,16 @@ def select(word: str) -> Selection:
     from serried.records import index
     from serried.submission.reconcile import find_out  # `ps` selects no run
 
-    selection = index.find(word)
+    try:
+        selection = index.find(word)
+    except RunNotFoundError:
+        if not index.clusters():
+            raise
+        from serried.remote import relay  # most machines are the login node themselves
+
+        for answer in relay.listings(index.clusters()):
+            warn_of(answer)
+        selection = index.find(word)
     find_out(selection.record)
     if selection.note:
         console.note(selection.note)
@@ -187,6 +196,12 @@ def warn_if_stale(statuses: Sequence[RunStatus]) -> None:
         look = "".join(f"; `{command}` prints its error" for command in sorted(commands))
         age = ago(time.time() - min(stale))
         console.warning(f"the scheduler does not answer; the states of live runs are from {age}{look}")
+
+
+def warn_of(answer: ClusterRuns) -> None:
+    """Say why what is known of another cluster's runs is not of now."""
+    if answer.problem:
+        console.warning(answer.problem.message, hint=answer.problem.hint)
 
 
 def insist(statuses: Sequence[RunStatus]) -> None:

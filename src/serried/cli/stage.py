@@ -25,6 +25,7 @@ from serried.submission import data
 from serried.submission.deliver import Observe, Prepared, see_through
 from serried.submission.plan import environment_of, make_plan
 from serried.submission.prepare import prepare
+from serried.submission.request import check_here
 from serried.views import console
 from serried.views.plan_lines import amount
 from serried.views.text import printable
@@ -67,6 +68,8 @@ def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, 
     if not warm:
         _show(resolved, as_json=as_json)
         return
+    if not dry_run:
+        check_here(resolved)
     requested = [key.removeprefix("resources.") for key in overrides if key.startswith("resources.")]
     with options.progress(dry_run=dry_run) as observe:
         prepared = _staging_job(resolved, os.environ, requested, observe)

@@ -803,6 +803,8 @@ class Resolved(NamedTuple):
     """The job script that runs in place of a command."""
     replaced: frozenset[str] = frozenset()
     """Keys of `resources` by which the request differs from the script's own directives."""
+    is_elsewhere: bool = False
+    """The cluster has a login node, and this machine is none of its nodes."""
 
 
 def resolve(  # noqa: PLR0917 - each is a different type of thing
@@ -869,7 +871,16 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
         experiments=tuple(experiment_names(given)),
         script=script,
         replaced=_replaced(settings, script, origins) if script else frozenset(),
+        is_elsewhere=_is_elsewhere(place, given, environ),
     )
+
+
+def _is_elsewhere(cluster: Cluster, given: list[Layer], environ: Mapping[str, str]) -> bool:
+    its = schedulers.traits(cluster.site.scheduler)
+    if not cluster.login or its.is_this_machine or environ.get(names.AT) == cluster.name:
+        return False
+    layers = with_cluster(given, cluster.name, environ, look=False)
+    return not (its.is_here(environ) and _may_be_here(cluster.name, layers, cluster.site.scheduler, environ))
 
 
 _OF_SIZE = frozenset({"nodes", "gpus", "gpu_type", "ranks", "cpus", "mem", "mem_per_node", "mem_per_cpu"})
@@ -1116,6 +1127,8 @@ class ClusterEntry(NamedTuple):
     origin: str
     """Its file, or Serried's own profile."""
     is_retired: bool
+    login: str | None = None
+    """Its login node."""
 
 
 class Catalogue(NamedTuple):
@@ -1144,7 +1157,8 @@ def catalogue(directory: Path, environ: Mapping[str, str]) -> Catalogue:
         origins = [setting.origin for place, setting in settings.items() if place[:2] == ("clusters", name)]
         strongest = next((origin.path for origin in reversed(origins) if origin.path), "shipped with Serried")
         is_retired = any(place[2:] == ("retired",) and setting.value for place, setting in settings.items())
-        entries.append(ClusterEntry(name, scheduler, strongest, is_retired))
+        login = settings.get(("clusters", name, "login"))
+        entries.append(ClusterEntry(name, scheduler, strongest, is_retired, login.value if login else None))
     return Catalogue(
         experiments=tuple(experiment_names(given)),
         clusters=tuple(entries),

@@ -13,17 +13,18 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from serried.base import NamedTuple
-from serried.base.errors import RunNotFoundError
-from serried.base.files import read_bytes, write_bytes
+from serried.base.errors import Elsewhere, RunNotFoundError, SerriedError
+from serried.base.files import make_directory, read_bytes, read_json, write_bytes, write_json
 from serried.base.text import seconds_of
 from serried.records.record import Record, RecordUnreadable, Submission, is_id, records_directory
-from serried.schema import names
-from serried.schema.layout import TaskDirectory
+from serried.schema import SCHEMA, names
+from serried.schema.layout import TaskDirectory, state_directory
 from serried.schema.successor_commands import task_of
 
 LAST = names.LAST_RUN
@@ -187,6 +188,7 @@ def find(selector: str) -> Selection:
     run, slash, task = selector.rpartition("/")
     selection = _find_run(run) if slash and task.isdecimal() else None
     if selection is None:
+        _check_elsewhere(selector)
         raise _not_found(selector)
     return _task(selection, int(task))
 
@@ -212,7 +214,11 @@ def _find_run(selector: str) -> Selection | None:
             return Selection(Record.load(selector))
     runs = all_runs()
     if selector == LAST:
-        return _newest([runs.ended.latest, *((planned_at(record), record.id) for record in runs.open)])
+        own = [runs.ended.latest, *((planned_at(record), record.id) for record in runs.open)]
+        created, run, cluster = _newest_elsewhere()
+        if created * 1e9 > max(own)[0]:
+            raise Elsewhere(cluster, f"run `{run}` is on cluster `{cluster}`")
+        return _newest(own)
     named = [(planned_at(record), record.id) for record in runs.open if _name(record) == selector]
     named += [(run.planned, run.id) for run in runs.ended.named(selector)]
     if named:
@@ -312,6 +318,93 @@ def first_step() -> str:
     if any((folder / "serried.toml").exists() for folder in (here, *here.parents)):
         return "serried submit"
     return "serried submit -- python train.py" if (here / "train.py").exists() else "serried init"
+
+
+class RunElsewhere(NamedTuple):
+    id: str
+    name: str
+    experiment: str
+    project: str
+    created: float
+    """Seconds since the epoch, by the clock over there."""
+    ended: float | None
+    jobs: Sequence[str]
+    status: Mapping[str, Any]
+    """As `ps --json` prints it."""
+    line: Sequence[Any]
+    """As `ps` prints it: a `Line` of `views.run_lines`."""
+
+
+class ClusterRuns(NamedTuple):
+    cluster: str
+    asked: float
+    """Seconds since the epoch."""
+    runs: Sequence[RunElsewhere]
+    problem: SerriedError | None = None
+    """Why it is not an answer of now."""
+
+
+def folder_of(cluster: str = "") -> Path:
+    """Where this machine keeps what it knows of a cluster."""
+    return state_directory(os.environ) / "remote" / cluster
+
+
+def clusters() -> list[str]:
+    """The clusters that the user has logged in to from here."""
+    with contextlib.suppress(OSError), os.scandir(folder_of()) as entries:
+        return sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
+    return []
+
+
+def remember(answer: ClusterRuns) -> None:
+    """Keep a cluster's answer, in place of its last one."""
+    make_directory(folder_of(answer.cluster))
+    runs = [run._asdict() for run in answer.runs]
+    write_json(folder_of(answer.cluster) / "runs.json", {"schema": SCHEMA, "asked": answer.asked, "runs": runs})
+
+
+def last_answer(cluster: str) -> ClusterRuns:
+    """The newest answer that was kept; without runs if there is none or its file is damaged."""
+    with contextlib.suppress(LookupError, TypeError, ValueError):
+        kept = read_json(folder_of(cluster) / "runs.json") or {}
+        return ClusterRuns(cluster, float(kept["asked"]), [RunElsewhere(**run) for run in kept["runs"]])
+    return ClusterRuns(cluster, 0.0, [])
+
+
+def _elsewhere() -> Iterator[tuple[str, RunElsewhere]]:
+    for cluster in clusters():
+        for run in last_answer(cluster).runs:
+            yield cluster, run
+
+
+def _newest_elsewhere() -> tuple[float, str, str]:
+    """When the newest run elsewhere was submitted, its id and its cluster; zero without one."""
+    return max(((run.created, run.id, cluster) for cluster, run in _elsewhere()), default=(0.0, "", ""))
+
+
+def _check_elsewhere(selector: str) -> None:
+    """Raise Elsewhere if `selector` means a run on another cluster: its id or name, a prefix, or its job's id.
+
+    Raises RunNotFoundError if it means several.
+    """
+    word = selector.partition("/")[0]
+    known = [*_elsewhere()] if word else []
+    found = [(cluster, run) for cluster, run in known if run.id == word]
+    if not found:
+        named = [(run.created, cluster, run) for cluster, run in known if run.name == word]
+        found = [max(named, key=lambda one: one[0])[1:]] if named else []
+    number = word.partition("_")[0].partition("[")[0].partition(".")[0]
+    found = found or [(cluster, run) for cluster, run in known if run.id.startswith(word)]
+    found = found or [
+        (cluster, run)
+        for cluster, run in known
+        if number in [job.partition(".")[0].partition("[")[0] for job in run.jobs]
+    ]
+    if len(found) > 1:
+        hint = ", ".join(f"{run.id} ({run.name}) on {cluster}" for cluster, run in found[:_SHOWN])
+        raise RunNotFoundError(f"`{selector}` means {len(found)} runs", hint=hint)
+    for cluster, run in found:
+        raise Elsewhere(cluster, f"run `{run.id}` is on cluster `{cluster}`")
 
 
 def _path() -> Path:

@@ -28,6 +28,7 @@ LOG_SHARED = "SERRIED_LOG_SHARED"  # set for ranks that share a log
 NODE = "SERRIED_NODE"  # the node's index, because several nodes of a lab share one /proc
 
 # For a job script and all that it starts.
+AT = "SERRIED_AT"  # on a login node, of a command that came from another machine: the cluster by its name there
 SHIMS = "SERRIED_SHIMS"  # the folder with `bin/`, `rank` and `bash_env`
 LAUNCHES = "SERRIED_LAUNCHES"  # the folder of the attempt's launches
 SCRIPT_JOB = "SERRIED_SCRIPT_JOB"  # a variable and its value, `SLURM_JOB_ID=77`: in other jobs shims do nothing

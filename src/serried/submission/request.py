@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from serried import config, schedulers
 from serried.base import NamedTuple
-from serried.base.errors import UsageError, did_you_mean
+from serried.base.errors import Elsewhere, UsageError, did_you_mean
 from serried.base.text import counted, iso
 from serried.config import shell_words, toml, values
 from serried.records.record import new_id
@@ -56,6 +56,8 @@ class Request(NamedTuple):
     """Train a few steps, save, load and exit."""
     after: Sequence[str] | None = ()
     """Dependencies: `k3f9q2`, `last:any`; None for those in the file, which are experiments."""
+    is_sent: bool = False
+    """The plan is for the scheduler, not for a look at it."""
 
     def with_setting(self, key: str, *, value: Any) -> Request:
         return self._replace(overrides={**self.overrides, key: value})
@@ -118,10 +120,17 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     return _behind(Decided(plan, resolved, each, trials), request, among)
 
 
+def check_here(resolved: config.Resolved) -> None:
+    """Raise Elsewhere if the cluster's own login node must do it."""
+    if resolved.is_elsewhere:
+        name, variables = resolved.cluster.name, resolved.experiment.environment.planned.secrets
+        raise Elsewhere(name, f"this machine is no part of `{name}`", needs_project=True, variables=variables)
+
+
 def _resolve(
     request: Request, command: Sequence[str] | None, directory: Path, environ: Mapping[str, str]
 ) -> config.Resolved:
-    return config.resolve(
+    resolved = config.resolve(
         request.experiment,
         command,
         request.overrides,
@@ -131,6 +140,9 @@ def _resolve(
         is_script=request.is_script,
         script_text=request.script_text,
     )
+    if request.is_sent:
+        check_here(resolved)
+    return resolved
 
 
 def _sized_by_tasks(request: Request, resources: config.Resources) -> Request:

@@ -9,7 +9,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from serried.base.text import ago, compress, duration
 from serried.records.record import RecordUnreadable
@@ -82,6 +82,48 @@ def list_order(status: RunStatus) -> tuple[int, float, str]:
     """A key for sorting: in each place the latest comes first."""
     moment = status.verdict.since if status.has_ended else None
     return list_place(status.state), -(moment or status.created), status.id
+
+
+class Line(NamedTuple):
+    """A run in a list of runs: one of this machine, or as another machine has described it."""
+
+    order: tuple[int, float, str]
+    id: str
+    project: str
+    name: str
+    state: str
+    size: str
+    cluster: str
+    job: str
+    time: str
+    ended: str
+    note: Cell
+
+    @classmethod
+    def of(cls, status: RunStatus, now: float) -> Line:
+        summary = status.summary
+        return cls(
+            order=list_order(status),
+            id=status.record.id,
+            project=summary.project if summary else "?",
+            name=summary.name if summary else "?",
+            state=status.state,
+            size=summary.size if summary else "?",
+            cluster=summary.cluster if summary else "?",
+            job=status.job or "",
+            time=duration(total_seconds(status, now)),
+            ended=ended(status, now),
+            note=note_of(status, now),
+        )
+
+    @classmethod
+    def from_json(cls, fields: Sequence[Any], cluster: str, since: str) -> Line:
+        """A line of another machine's answer. `since` is the age of an answer that is not of now."""
+        (place, moment, run), *texts, note = fields
+        cell = Cell(*note)
+        cell = cell._replace(end=", ".join(filter(None, (cell.end, since))))
+        line = cls._make([(int(place), float(moment), str(run)), *map(str, texts), cell])
+        return line._replace(cluster=cluster)
 
 
 def total_seconds(status: RunStatus, now: float) -> float | None:

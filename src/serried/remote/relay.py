@@ -1,0 +1,135 @@
+"""Commands for another cluster: typed here, run on its login node by Serried's far part, shown here."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from serried import config
+from serried.base.errors import Elsewhere, NotConnected, SerriedError, UsageError
+from serried.records import index
+from serried.records.index import ClusterRuns, RunElsewhere
+from serried.remote import link
+from serried.remote.client import Request, Session
+from serried.schema import names
+
+READING = frozenset({"logs", "metrics", "ps", "queue", "report", "show", "stacks", "wait", "why"})
+"""Commands that change nothing over there. They end with the connection."""
+_HERE = {
+    "shell": "serried logs RUN -f, or `serried shell` on the login node",
+    "watch": "serried ps --watch",
+}
+"""Commands that need a terminal over there, with what does nearly the same."""
+_OF_TERMINAL = ("TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR")
+_GLANCE_SECONDS = 2.0
+"""How long a list waits for a cluster."""
+_REMEMBERED = 50
+"""The number of ended runs that are known here without a connection."""
+
+
+def relay(error: Elsewhere, words: Sequence[str], script: bytes | None = None) -> int:
+    """Run the command `words` on the login node of the cluster, show its output, and return its exit status."""
+    if (instead := _HERE.get(words[0])) and "--once" not in words:
+        raise UsageError(f"`serried {words[0]}` does not reach `{error.cluster}` yet", hint=instead)
+    terminals = [stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)]
+    with _session(error.cluster) as session:
+        directory = None
+        if error.needs_project:
+            from serried.remote import project  # for commands that submit
+
+            directory = project.send(session, project.survey(Path.cwd(), os.environ))
+        request = Request(
+            argv=tuple(words),
+            env=_environment(error),
+            changes=words[0] not in READING,
+            terminals=(terminals[0] and script is None, terminals[1], terminals[2]),
+            directory=directory,
+        )
+        given = sys.stdin.buffer if script is None and terminals[0] else io.BytesIO(script or b"")
+        sys.stdout.flush()
+        status = session.call(request, stdin=given, on_output=_writer(1), on_errors=_writer(2), on_wait=_say)
+        if request.changes:
+            with contextlib.suppress(SerriedError):  # the next list asks again
+                _ask(session, _REMEMBERED, _GLANCE_SECONDS)
+    return status
+
+
+def _session(cluster: str) -> Session:
+    return Session(cluster, login_of(cluster), connect=link.connect, environ=os.environ)
+
+
+def _writer(descriptor: int) -> Callable[[bytes], None]:
+    """Writes all to a stream of this process. Raises BrokenPipeError if its reader has ended."""
+
+    def write(data: bytes) -> None:
+        while data:
+            data = data[os.write(descriptor, data) :]
+
+    return write
+
+
+def _say(line: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"{line}\n")
+
+
+def login_of(cluster: str) -> str:
+    """The host, or alias of `~/.ssh/config`, that the cluster's profile names. Raises UsageError without one."""
+    known = {one.name: one.login for one in config.catalogue(Path.cwd(), os.environ).clusters}
+    host = known.get(cluster)
+    if not host:
+        hint = f'`login = "HOST"` under `[clusters.{cluster}]` in ~/.config/serried/config.toml'
+        raise UsageError(f"cluster `{cluster}` has no login node in its profile", hint=hint)
+    return str(host)
+
+
+def _environment(error: Elsewhere) -> dict[str, str]:
+    """Variables for the command over there: its settings, its terminal, and the secrets that the project names."""
+    columns, lines = shutil.get_terminal_size()
+    own = [name for name in os.environ if name.startswith("SERRIED_") and name not in names.JOB_VARIABLES]
+    return {
+        **{name: os.environ[name] for name in (*_OF_TERMINAL, *own, *error.variables) if name in os.environ},
+        names.AT: error.cluster,
+        "SERRIED_CLUSTER": error.cluster,
+        "COLUMNS": str(columns),
+        "LINES": str(lines),
+    }
+
+
+def listings(clusters: Sequence[str], most: int = _REMEMBERED) -> list[ClusterRuns]:
+    """The runs of each cluster: as it answers now, or within two seconds, else as it answered last."""
+    answers = {cluster: index.last_answer(cluster) for cluster in clusters}
+
+    def ask(cluster: str) -> None:
+        try:
+            with _session(cluster) as session:
+                answers[cluster] = _ask(session, max(most, _REMEMBERED), _GLANCE_SECONDS)
+        except SerriedError as error:
+            answers[cluster] = answers[cluster]._replace(problem=error)
+
+    threads = [threading.Thread(target=ask, args=(cluster,), daemon=True) for cluster in clusters]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + _GLANCE_SECONDS
+    for thread in threads:
+        thread.join(max(deadline - time.monotonic(), 0.0))
+    for cluster, thread in zip(clusters, threads, strict=True):
+        if thread.is_alive():
+            late = NotConnected(f"`{cluster}` has not answered within {_GLANCE_SECONDS:.0f} seconds")
+            answers[cluster] = answers[cluster]._replace(problem=late)
+    return [answers[cluster] for cluster in clusters]
+
+
+def _ask(session: Session, most: int, seconds: float) -> ClusterRuns:
+    """Ask for the runs of a cluster, and keep the answer."""
+    found = session.ask("listing", {"most": most}, seconds=seconds)
+    answer = ClusterRuns(session.cluster, time.time(), [RunElsewhere(**run) for run in found["runs"]])
+    index.remember(answer)
+    return answer
