@@ -13,6 +13,7 @@ from sshd import Sshd
 
 from command_line import here
 from serried.lab.lab import Lab
+from serried.remote import link
 
 pytestmark = [pytest.mark.slurm, pytest.mark.runs]
 SCRIPT = "import os\nprint('hello from', os.environ['GREETING'])\nopen('out.txt', 'w').write('42')\n"
@@ -32,22 +33,24 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def fir(make_sshd: Callable[..., Sshd], lab: Lab, project: Path) -> Sshd:
-    """A login node whose login shell finds the lab, known on the laptop as the cluster `fir`."""
+def fir(make_sshd: Callable[..., Sshd], lab: Lab) -> Sshd:
+    """A login node whose login shell finds the lab, known on the laptop as the cluster `beech`."""
     far = make_sshd("fir")
     (far.home / ".bash_profile").write_text(profile({**lab.variables, "GREETING": "fir"}))
     config = Path(os.environ["XDG_CONFIG_HOME"], "serried", "config.toml")
     config.parent.mkdir(parents=True)
-    config.write_text(f'[clusters.fir]\nlogin = "fir"\nroot = "{far.home}/runs"\nmatch.hostname = ["fir-login*"]\n')
+    config.write_text(f'[clusters.beech]\nlogin = "fir"\nroot = "{far.home}/runs"\nmatch.hostname = ["fir-login*"]\n')
+    link.sign_in("beech", "fir")
     return far
 
 
-def test_a_run_is_submitted_followed_and_listed_from_the_laptop(fir: Sshd, project: Path) -> None:
-    assert here("login", "fir").returncode == 0
-    submitted = here("submit", "--cluster", "fir", "--time", "5m", "--", "/usr/bin/python3", "train.py")
+@pytest.mark.usefixtures("fir", "project")
+def test_a_run_is_submitted_followed_and_listed_from_the_laptop() -> None:
+    submitted = here("submit", "--cluster", "beech", "--time", "5m", "--", "/usr/bin/python3", "train.py")
     assert submitted.returncode == 0, submitted.stderr
     run = submitted.stdout.strip()
+    assert run, submitted.stderr
     assert here("wait", run).returncode == 0
     assert "hello from fir" in here("logs", run).stdout
     listed = json.loads(here("ps", "--json").stdout)["runs"]
-    assert [(one["id"], one["state"], one["cluster"]) for one in listed] == [(run, "COMPLETED", "fir")]
+    assert [(one["id"], one["state"], one["cluster"]) for one in listed] == [(run, "COMPLETED", "beech")]

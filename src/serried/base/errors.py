@@ -134,16 +134,24 @@ class RunNotFoundError(UsageError):
 class Elsewhere(SerriedError):  # noqa: N818 - reads as what happened
     """The command is for the login node of `cluster`. The command line runs it there, over ssh.
 
-    `needs_project`: it reads the project's files. `variables`: those of this environment that it names.
+    `needs_project`: it reads the project's files. `names_cluster`: it reads the cluster's profile. `variables`: those
+    of this environment that the project names.
     """
 
     def __init__(
-        self, cluster: str, message: str, *, needs_project: bool = False, variables: Iterable[str] = ()
+        self,
+        cluster: str,
+        message: str,
+        *,
+        needs_project: bool = False,
+        names_cluster: bool = False,
+        variables: Iterable[str] = (),
     ) -> None:
         hint = f"type `serried` on a terminal, which reaches `{cluster}`, or run this program on its login node"
         super().__init__(message, hint=hint)
         self.cluster = cluster
         self.needs_project = needs_project
+        self.names_cluster = names_cluster
         self.variables = tuple(variables)
 
 

@@ -293,7 +293,7 @@ class CommandsByName(GroupWithHelp):
             except Elsewhere as error:
                 from serried.remote import relay  # most machines are the login node themselves
 
-                raise click.exceptions.Exit(relay.relay(error, ctx.meta[TYPED], ctx.meta.get(TYPED_SCRIPT))) from None
+                raise SystemExit(relay.relay(error, ctx.meta[TYPED], ctx.meta.get(TYPED_SCRIPT))) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(VERBS)

@@ -16,8 +16,7 @@ from serried import config
 from serried.base.errors import Elsewhere, NotConnected, SerriedError, UsageError
 from serried.records import index
 from serried.records.index import ClusterRuns, RunElsewhere
-from serried.remote import link
-from serried.remote.client import Request, Session
+from serried.remote.client import RemoteRequest, RemoteSession
 from serried.schema import names
 
 READING = frozenset({"logs", "metrics", "ps", "queue", "report", "show", "stacks", "wait", "why"})
@@ -41,11 +40,12 @@ def relay(error: Elsewhere, words: Sequence[str], script: bytes | None = None) -
     terminals = [stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)]
     with _session(error.cluster) as session:
         directory = None
-        if error.needs_project:
-            from serried.remote import project  # for commands that submit
+        if error.names_cluster:
+            from serried.remote import project  # for commands that read settings
 
-            directory = project.send(session, project.survey(Path.cwd(), os.environ))
-        request = Request(
+            here = Path.cwd() if error.needs_project else None
+            directory = project.send(session, project.survey(here, os.environ))
+        request = RemoteRequest(
             argv=tuple(words),
             env=_environment(error),
             changes=words[0] not in READING,
@@ -61,8 +61,8 @@ def relay(error: Elsewhere, words: Sequence[str], script: bytes | None = None) -
     return status
 
 
-def _session(cluster: str) -> Session:
-    return Session(cluster, login_of(cluster), connect=link.connect, environ=os.environ)
+def _session(cluster: str) -> RemoteSession:
+    return RemoteSession(cluster, login_of(cluster))
 
 
 def _writer(descriptor: int) -> Callable[[bytes], None]:
@@ -127,7 +127,7 @@ def listings(clusters: Sequence[str], most: int = _REMEMBERED) -> list[ClusterRu
     return [answers[cluster] for cluster in clusters]
 
 
-def _ask(session: Session, most: int, seconds: float) -> ClusterRuns:
+def _ask(session: RemoteSession, most: int, seconds: float) -> ClusterRuns:
     """Ask for the runs of a cluster, and keep the answer."""
     found = session.ask("listing", {"most": most}, seconds=seconds)
     answer = ClusterRuns(session.cluster, time.time(), [RunElsewhere(**run) for run in found["runs"]])

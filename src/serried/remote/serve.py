@@ -35,6 +35,7 @@ from serried.remote import frames, login_shell
 from serried.remote.frames import FrameWire, RemoteFrame
 
 FUNCTIONS = {
+    "listing": "serried.cli.ps:describe_all",
     "tree": "serried.remote.project:tree",
     "contents": "serried.remote.project:contents",
 }

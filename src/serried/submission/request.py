@@ -124,7 +124,9 @@ def check_here(resolved: config.Resolved) -> None:
     """Raise Elsewhere if the cluster's own login node must do it."""
     if resolved.is_elsewhere:
         name, variables = resolved.cluster.name, resolved.experiment.environment.planned.secrets
-        raise Elsewhere(name, f"this machine is no part of `{name}`", needs_project=True, variables=variables)
+        raise Elsewhere(
+            name, f"this machine is no part of `{name}`", needs_project=True, names_cluster=True, variables=variables
+        )
 
 
 def _resolve(
