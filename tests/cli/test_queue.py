@@ -230,11 +230,11 @@ def test_a_pbs_is_queried_by_three_commands_once(serried, tmp_path, monkeypatch)
     assert calls == ["pbsnodes -av", "qstat -a -s -w", "qstat -Q -f", "qstat -B -f"]
 
 
-def test_a_cluster_elsewhere_cannot_be_queried(serried, tmp_path, monkeypatch):
+def test_a_cluster_elsewhere_is_queried_over_a_connection(serried, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     done = serried("queue", "--cluster", "fir")
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("error: cluster `fir` cannot be queried here: this machine has neither PBS nor Slurm\n")
+    assert (done.code, done.out) == (4, "")
+    assert done.err == "error: not connected to `fir.alliancecan.ca`\n\nhint: serried login fir\n"
     assert serried("queue", "--cluster", "nowhere").err.startswith("error: unknown cluster `nowhere`\n")
 
 

@@ -194,7 +194,7 @@ def test_short_options_mean_what_they_mean_for_the_scheduler():
         (("--restarts", "1", "--chain", "2"), "`--chain` and `--restarts` both set the number of attempts"),
         (("--env", "PATH"), "`--env PATH` is not `NAME=VALUE`\n\nhint: ranks inherit `PATH` from this shell"),
     ):
-        refused = here("submit", "-A", "x", "--cluster", "cedar", *words, "--", "true")
+        refused = here("submit", "--dry-run", "-A", "x", "--cluster", "cedar", *words, "--", "true")
         assert (refused.returncode, refused.stderr[: len(said) + 7]) == (2, f"error: {said}")
 
 
@@ -265,6 +265,6 @@ def test_a_dry_run_needs_no_scheduler_and_says_that_a_submit_would(monkeypatch):
     assert "note: `qsub` is not installed here: submit on a login node of `sockeye-pbs`\n" in shown.stderr
 
     refused = here(*words, "--", "true")
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "error: `qsub` is not installed, or not on PATH\n" in refused.stderr
+    assert (refused.returncode, refused.stdout) == (4, "")
+    assert refused.stderr == "error: not connected to `sockeye.arc.ubc.ca`\n\nhint: serried login sockeye-pbs\n"
     assert records() == []

@@ -54,7 +54,6 @@ def list_clusters(*, as_json: bool) -> None:
                 "origin": one.origin,
                 "here": one.name == found.here,
                 "retired": one.is_retired,
-                "login": one.login,
             }
             for one in found.clusters
         ]

@@ -336,7 +336,7 @@ def _cluster(name: str | None) -> tuple[str, str]:
         raise UsageError(f"unknown cluster `{name}`", hint="`serried clusters` lists the clusters")
     traits = schedulers.traits(entry.scheduler)
     if entry.login and name != known.here and not traits.is_this_machine and os.environ.get(names.AT) != name:
-        raise Elsewhere(name, f"this machine is no part of `{name}`", names_cluster=True)
+        raise Elsewhere(name, f"`{name}` is another cluster than this machine's", names_cluster=True)
     if not traits.is_this_machine and not traits.is_here(os.environ):
         message = f"cluster `{name}` cannot be queried here: {schedulers.absent(os.environ)}"
         raise UsageError(message, hint="run `serried queue` on its login node")

@@ -156,12 +156,12 @@ def connect(cluster: str, host: str, command: str) -> Link:
     """Start `command`, a line for the far login shell, over a connection that exists or needs no prompt.
 
     Raises:
-        NotConnected: only `serried login` can connect, or the login node cannot be reached.
+        NotConnected: there was no `serried login` yet, only that can connect, or the login node cannot be reached.
     """
     _check(host)
     login = last_login(cluster)
     if login is None or login.host != host:
-        login = sign_in(cluster, host, may_prompt=False)
+        raise not_connected(cluster, host)
     if login.mode == ONCE:
         _admit(cluster)
         return _start(cluster, login, ("-o", "ControlPath=none", *_BATCH), command)

@@ -125,7 +125,11 @@ def check_here(resolved: config.Resolved) -> None:
     if resolved.is_elsewhere:
         name, variables = resolved.cluster.name, resolved.experiment.environment.planned.secrets
         raise Elsewhere(
-            name, f"this machine is no part of `{name}`", needs_project=True, names_cluster=True, variables=variables
+            name,
+            f"`{name}` is another cluster than this machine's",
+            needs_project=True,
+            names_cluster=True,
+            variables=variables,
         )
 
 
