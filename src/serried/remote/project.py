@@ -24,15 +24,16 @@ import re
 import stat
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from serried.base import NamedTuple
 from serried.base import tree as file_tree
 from serried.base.errors import SerriedError, UsageError, reason
 from serried.base.files import FULL, check_ours_alone, make_directory, write_bytes
 from serried.config import layers
+from serried.remote.client import RemoteSession
 from serried.schema.layout import SENT, SENT_SETTINGS, state_directory
 from serried.submission import snapshot
 from serried.submission.snapshot import MANIFEST, PRIVATE, SentFile, SentProject
@@ -47,14 +48,6 @@ CHUNK = 1 << 18
 INCOMING = f"{SENT}/incoming"
 """Files until they are verified."""
 _DIGEST, _KEY = r"[0-9a-f]{32}", r"[0-9a-f]{16}"
-
-
-class Asks(Protocol):
-    """A `client.Session`."""
-
-    cluster: str
-
-    def ask(self, function: str, values: Mapping[str, Any], *, data: Iterable[bytes] = ()) -> Mapping[str, Any]: ...
 
 
 class LocalProject(NamedTuple):
@@ -168,7 +161,7 @@ def _described(path: Path, name: str) -> SentFile:
     return SentFile(mode, size, digest.hexdigest())
 
 
-def send(session: Asks, project: LocalProject) -> dict[str, str]:
+def send(session: RemoteSession, project: LocalProject) -> dict[str, str]:
     """Let the cluster have the project's tree. Returns what `enter` needs over there. Raises SerriedError.
 
     A cut connection loses nothing: call it again.

@@ -38,6 +38,9 @@ FUNCTIONS = {
     "listing": "serried.cli.ps:describe_all",
     "tree": "serried.remote.project:tree",
     "contents": "serried.remote.project:contents",
+    "matches": "serried.remote.files:matches",
+    "stream": "serried.remote.files:stream",
+    "note": "serried.remote.files:note",
 }
 """Small functions that a laptop may call, as `module:function`, with (values, input, output). They return a dict.
 

@@ -335,7 +335,7 @@ THREADS = 16
 """The most files that are copied at once."""
 TRIES = 3
 """How often a file is copied if it changes during the copy: the run may still be writing."""
-COPIED, SAME, KEPT = "copied", "same", "kept"
+COPIED, SAME, KEPT, EQUAL_SIZE = "copied", "same", "kept", "equal size"
 Outcome = Union[str, OSError]
 """One of these, or why an entry could not be copied."""
 OnCopied = Callable[[int], None]
@@ -356,6 +356,8 @@ class FetchEntry:
     """The folder of the run that contains it."""
     replaces: frozenset[tuple[int, int]] = frozenset()
     """Sizes and times of earlier copies of this file: no other file is replaced."""
+    link: str | None = None
+    """If the file is on another machine: the target of a link; empty for other kinds."""
 
     @property
     def state(self) -> tuple[int, int]:
@@ -364,6 +366,8 @@ class FetchEntry:
     @property
     def leads_to(self) -> str:
         """The target of a link. An absolute link into the run's folder is changed to lead to the copy."""
+        if self.link is not None:
+            return self.link
         written = str(self.source.readlink())
         for top in (str(self.top), os.path.realpath(self.top)):
             if written.startswith(f"{top}/"):
@@ -418,7 +422,7 @@ def _add(entries: dict[str, FetchEntry], root: Path, path: str, entry: os.DirEnt
 def copy(entries: Sequence[FetchEntry], target: Path, *, force: bool, observe: OnCopied) -> Report:
     """Copy the entries to `target`. Raises OSError if that folder cannot be created."""
     target.mkdir(parents=True, exist_ok=True)
-    return _report(entries, _Copying(target, observe, force=force).copy(entries))
+    return report_of(entries, _Copying(target, observe, force=force).copy(entries))
 
 
 def compare(entries: Sequence[FetchEntry], target: Path, *, force: bool) -> Report:
@@ -426,13 +430,13 @@ def compare(entries: Sequence[FetchEntry], target: Path, *, force: bool) -> Repo
     outcomes: dict[int, Outcome] = {}
     for number, entry in enumerate(entries):
         try:
-            outcomes[number] = _decide(entry, target / entry.path, lambda _: None, force=force)
+            outcomes[number] = decide(entry, target / entry.path, lambda _: None, force=force)
         except OSError as error:
             outcomes[number] = error
-    return _report(entries, outcomes)
+    return report_of(entries, outcomes)
 
 
-def _report(entries: Sequence[FetchEntry], outcomes: Mapping[int, Outcome]) -> Report:
+def report_of(entries: Sequence[FetchEntry], outcomes: Mapping[int, Outcome]) -> Report:
     report = Report()
     for number, entry in enumerate(entries):
         outcome = outcomes[number]
@@ -490,13 +494,13 @@ class _Copying:
     def _copy(self, entry: FetchEntry) -> str:
         target = self._root / entry.path
         self._make_folder(os.path.dirname(entry.path))  # noqa: PTH120 - it may be empty
-        outcome = _decide(entry, target, self._observe, force=self._force)
+        outcome = decide(entry, target, self._observe, force=self._force)
         if outcome != COPIED:
             self._observe(entry.bytes)
         elif entry.kind == "folder":
             self._make_folder(entry.path)
         elif entry.kind == "link":
-            temporary = target.with_name(_temporary_name(entry.source, 0, 0))
+            temporary = target.with_name(temporary_name(entry.source, 0, 0))
             temporary.unlink(missing_ok=True)
             temporary.symlink_to(entry.leads_to)
             temporary.replace(target)
@@ -517,8 +521,11 @@ class _Copying:
             self._folders.add(path)
 
 
-def _decide(entry: FetchEntry, target: Path, observe: OnCopied, *, force: bool) -> str:
-    """COPIED, SAME or KEPT. Raises OSError if `target` cannot be replaced by an entry of this kind."""
+def decide(entry: FetchEntry, target: Path, observe: OnCopied, *, force: bool) -> str:  # noqa: PLR0911
+    """COPIED, SAME or KEPT; EQUAL_SIZE in place of KEPT where only content can tell, and it is on another machine.
+
+    Raises OSError if `target` cannot be replaced by an entry of this kind.
+    """
     try:
         present = target.lstat()
     except OSError:
@@ -538,8 +545,11 @@ def _decide(entry: FetchEntry, target: Path, observe: OnCopied, *, force: bool) 
         raise IsADirectoryError(errno.EISDIR, "the target is a folder")
     if force or state in entry.replaces:
         return COPIED
-    is_file = entry.kind == "file" and stat.S_ISREG(present.st_mode)
-    return SAME if is_file and entry.bytes == present.st_size and _is_equal(entry.source, target, observe) else KEPT
+    if entry.kind != "file" or not stat.S_ISREG(present.st_mode) or entry.bytes != present.st_size:
+        return KEPT
+    if entry.link is not None:
+        return EQUAL_SIZE
+    return SAME if _is_equal(entry.source, target, observe) else KEPT
 
 
 def _is_equal(source: Path, target: Path, observe: OnCopied) -> bool:
@@ -565,7 +575,7 @@ def copy_file(path: Path, target: Path, observe: OnCopied) -> None:
     for _ in range(TRIES):
         with path.open("rb", buffering=0) as source:
             before = os.fstat(source.fileno())
-            temporary = target.with_name(_temporary_name(path, before.st_size, before.st_mtime_ns))
+            temporary = target.with_name(temporary_name(path, before.st_size, before.st_mtime_ns))
             with temporary.open("a+b", buffering=0) as written:
                 if not _lock(written, temporary):
                     if _state(target) == (before.st_size, before.st_mtime_ns):
@@ -623,6 +633,6 @@ def _checksum(file: io.FileIO) -> int:
     return crc32
 
 
-def _temporary_name(path: Path, size: int, changed: int) -> str:
+def temporary_name(path: Path, size: int, changed: int) -> str:
     key = f"{path}\0{size}\0{changed}".encode("utf-8", "surrogateescape")
     return f".serried-{hashlib.sha256(key).hexdigest()[:16]}{fs_copy.PART}"

@@ -1,0 +1,321 @@
+"""Results and outputs of a run on a cluster, copied here: what is missing, in one stream, each file verified.
+
+    fetch(session, run, …)       here; the same call continues what was cut
+    matches, stream, note        over there: list the files, send contents, note the copies in the run's ledgers
+
+The stream is of records: a kind, a length and so many bytes. BEGIN and END of a file are JSON. Its DATA is PACKED if
+that makes it smaller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import struct
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from serried.base import copy as fs_copy
+from serried.base.errors import NotConnected, UsageError, reason
+from serried.base.files import open_regular
+from serried.records import index, outputs
+from serried.records.status import statuses_of
+from serried.remote.client import ConnectionLost, RemoteSession
+from serried.schema.layout import project_folder, sent_tree
+from serried.submission import fetch as local
+from serried.submission.fetch import COPIED, EQUAL_SIZE, KEPT, SAME, FetchEntry, Outcome, Report
+
+RECORD = struct.Struct(">BI")
+BEGIN, DATA, PACKED, END = range(4)
+CHUNK = 1 << 16
+"""A cut costs a record at most."""
+WORTH = 0.9
+"""Data that does not become smaller than this share of its size stays as it is, with the rest of its file."""
+TRIES = 3
+
+
+class ListedFiles:
+    """The files of a run over there that match the patterns, and the way to copy them."""
+
+    def __init__(
+        self, session: RemoteSession, run: str, patterns: Sequence[str], within: Mapping[str, str] | None
+    ) -> None:
+        """`within`: the key of the project with the target here, and the target's path in it. Raises SerriedError."""
+        self._session, listing = session, bytearray()
+        self._place = {"run": run, "patterns": list(patterns), "within": within}
+        self.facts = session.ask("matches", self._place, on_data=listing.extend)
+        """`run`, `has_ended`, and how many nodes keep files that are `missing`."""
+        self.entries = [
+            FetchEntry(path, Path(source), kind, size, changed, Path(), frozenset(map(tuple, replaces)), link)
+            for path, source, kind, size, changed, replaces, link in json.loads(listing)
+        ]
+
+    def copy(self, target: Path, *, force: bool, dry_run: bool, observe: Callable[[int], None]) -> Report:
+        """Copy the files to `target`, or report what would be copied. Raises UsageError, SerriedError."""
+        arrivals = _Arrivals(self.entries, target, observe)
+        try:
+            if not dry_run:
+                target.mkdir(parents=True, exist_ok=True)
+            arrivals.decide(force=force, dry_run=dry_run)
+            self._receive(arrivals)
+        except OSError as error:
+            raise UsageError(f"cannot write to `{target}`: {reason(error)}") from None
+        return local.report_of(arrivals.entries, arrivals.outcomes)
+
+    def _receive(self, arrivals: _Arrivals) -> None:
+        tries = 0
+        while arrivals.wanted:
+            before = arrivals.received
+            request = json.dumps(arrivals.request()).encode()
+            try:
+                self._session.ask("stream", {}, data=[request], on_data=arrivals.feed)
+                tries = 0
+            except (NotConnected, ConnectionLost) as error:
+                tries = 1 if arrivals.received > before else tries + 1
+                arrivals.reset()
+                if tries >= TRIES:
+                    error.hint = f"{error.hint or 'connect again'}; then the same command continues the copy"
+                    raise
+
+    def note(self, report: Report) -> None:
+        """Note in the run's ledgers which files were copied. Raises SerriedError."""
+        copied = [(entry.path, *entry.state) for entry in report.there]
+        self._session.ask("note", self._place, data=[json.dumps(copied).encode()])
+
+
+class _Arrivals:
+    def __init__(self, entries: Sequence[FetchEntry], target: Path, observe: Callable[[int], None]) -> None:
+        self.entries, self._target, self._observe = list(entries), target, observe
+        self.outcomes: dict[int, Outcome] = {}
+        self.wanted: dict[int, bool] = {}
+        """Whether the content is wanted, or only its digest to compare."""
+        self.received = 0
+        self._tries: dict[int, int] = {}
+        self._data = bytearray()
+        self._file: tuple[int, dict[str, Any], BinaryIO | None] | None = None
+        self._digest = hashlib.sha256()
+
+    def decide(self, *, force: bool, dry_run: bool) -> None:
+        for number, entry in enumerate(self.entries):
+            path = self._target / entry.path
+            try:
+                _check(entry)
+                outcome = local.decide(entry, path, self._observe, force=force)
+                is_new = outcome == COPIED and not dry_run
+                if is_new:
+                    above = entry.path if entry.kind == "folder" else os.path.dirname(entry.path)  # noqa: PTH120
+                    fs_copy.make_directories(self._target, above)  # follows no link
+                if is_new and entry.kind == "link":
+                    with fs_copy.temporary_path(path.parent) as temporary:
+                        temporary.symlink_to(entry.leads_to)
+                        temporary.replace(path)
+                if entry.kind == "file" and (is_new or outcome == EQUAL_SIZE):
+                    self.wanted[number] = is_new
+                else:
+                    self.outcomes[number] = outcome
+                    self._observe(entry.bytes)
+            except OSError as error:
+                self.outcomes[number] = error
+
+    def request(self) -> list[tuple[int, str, int, int, int | None]]:
+        """For each wanted file: its number, path, size and time, and the bytes of it that are here; None to compare."""
+        rows = []
+        for number, has_content in self.wanted.items():
+            entry, offset = self.entries[number], 0
+            if has_content:
+                with contextlib.suppress(OSError):
+                    offset = self._part(entry).stat().st_size
+            rows.append((number, str(entry.source), *entry.state, offset if has_content else None))
+        return rows
+
+    def reset(self) -> None:
+        """Forget a record that was cut."""
+        self._close()
+        self._data.clear()
+
+    def _close(self) -> None:
+        if self._file and self._file[2]:
+            self._file[2].close()
+        self._file = None
+
+    def feed(self, data: bytes) -> None:
+        """Raises OSError if a file cannot be written."""
+        self._data += data
+        self.received += len(data)
+        at = 0
+        while len(self._data) - at >= RECORD.size:
+            kind, length = RECORD.unpack_from(self._data, at)
+            end = at + RECORD.size + length
+            if len(self._data) < end:
+                break
+            self._take(kind, bytes(self._data[at + RECORD.size : end]))
+            at = end
+        del self._data[:at]
+
+    def _take(self, kind: int, payload: bytes) -> None:
+        if kind == BEGIN:
+            self._close()
+            facts = json.loads(payload)
+            self._file = (facts["number"], facts, self._open(facts) if self.wanted[facts["number"]] else None)
+        elif self._file is not None and kind in (DATA, PACKED):
+            chunk = zlib.decompressobj().decompress(payload, CHUNK) if kind == PACKED else payload
+            self._digest.update(chunk)
+            if self._file[2]:
+                self._file[2].write(chunk)
+            self._observe(len(chunk))
+        elif self._file is not None and kind == END:
+            (number, facts, file), self._file = self._file, None
+            with contextlib.ExitStack() as stack:
+                if file:
+                    stack.enter_context(file)
+                self._settle(number, {**facts, **json.loads(payload)}, file)
+
+    def _part(self, entry: FetchEntry) -> Path:
+        name = local.temporary_name(entry.source, entry.bytes, entry.changed)
+        return (self._target / entry.path).with_name(name)
+
+    def _open(self, facts: Mapping[str, Any]) -> BinaryIO | None:
+        """The unfinished copy, behind what is there; None if another process writes to it."""
+        part, offset, self._digest = self._part(self.entries[facts["number"]]), facts["offset"], hashlib.sha256()
+        file = os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "r+b")
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            while file.tell() < offset and (chunk := file.read(min(CHUNK, offset - file.tell()))):
+                self._digest.update(chunk)
+            file.truncate()
+            self._observe(file.tell())
+            return file
+        file.close()
+        return None
+
+    def _settle(self, number: int, facts: Mapping[str, Any], file: BinaryIO | None) -> None:
+        """The end of a file."""
+        entry = self.entries[number]
+        path, part = self._target / entry.path, self._part(entry)
+        if problem := facts.get("problem"):
+            self._end(number, OSError(errno.EIO, problem))
+        elif not self.wanted[number]:
+            with contextlib.suppress(OSError), path.open("rb") as present:
+                digest = hashlib.sha256()
+                while chunk := present.read(CHUNK):
+                    digest.update(chunk)
+                self._end(number, SAME if digest.hexdigest() == facts["sha256"] else KEPT)
+                return
+            self._end(number, KEPT)
+        elif file is None:
+            self._end(number, OSError(errno.EAGAIN, "another process copies the same file"))
+        elif facts["is_steady"] and self._digest.hexdigest() == facts["sha256"]:
+            file.flush()
+            mode = os.fstat(file.fileno()).st_mode
+            if facts["is_executable"]:
+                os.fchmod(file.fileno(), mode | (mode & 0o444) >> 2)
+            os.fsync(file.fileno())
+            os.utime(file.fileno(), ns=(facts["changed"], facts["changed"]))
+            part.replace(path)
+            self.entries[number] = dataclasses.replace(entry, bytes=facts["size"], changed=facts["changed"])
+            self._end(number, COPIED)
+        else:
+            part.unlink(missing_ok=True)
+            self._tries[number] = self._tries.get(number, 0) + 1
+            if self._tries[number] == TRIES:
+                self._end(number, OSError(errno.EAGAIN, "the file changes during each copy"))
+
+    def _end(self, number: int, outcome: Outcome) -> None:
+        self.outcomes[number] = outcome
+        del self.wanted[number]
+
+
+def _check(entry: FetchEntry) -> None:
+    """Raises OSError for a path, or a link, that leads out of the target: other people may have written it."""
+    parts = entry.path.split("/")
+    if not entry.path or {"", ".", ".."}.intersection(parts) or "\0" in entry.path:
+        raise OSError(errno.EINVAL, "its path leads out of the folder")
+    if entry.kind == "link":
+        depth = len(parts) - 1 if entry.leads_to[:1] != "/" else -1
+        for name in entry.leads_to.split("/"):
+            depth += -1 if name == ".." else name not in ("", ".")
+            if depth < 0:
+                raise OSError(errno.EINVAL, f"it is a link that leads out of the folder, to `{entry.leads_to}`")
+
+
+# What follows runs over there.
+
+
+def _matches(values: Mapping[str, Any]) -> tuple[index.Selection, local.FetchMatches]:
+    selection = index.find(str(values["run"]))
+    selection.record.check_directory("results")
+    target, within = Path(os.devnull), values.get("within")
+    tree = sent_tree(selection.record.plan.source.directory)
+    if within and tree and project_folder(tree).name == within["key"]:
+        target = tree / within["start"]
+    return selection, local.find_files(selection, values["patterns"], target)
+
+
+def matches(values: Mapping[str, Any], _content: BinaryIO, output: BinaryIO) -> dict[str, Any]:
+    """List the files of a run. Raises UsageError for none."""
+    selection, found = _matches(values)
+    status = statuses_of([selection])[0]
+    rows = []
+    for entry in found.entries:
+        with contextlib.suppress(OSError):  # the run may delete files meanwhile
+            link = entry.leads_to if entry.kind == "link" else ""
+            states = sorted(entry.replaces)
+            rows.append((entry.path, str(entry.source), entry.kind, *entry.state, states, link))
+    output.write(json.dumps(rows).encode())
+    lacking = outputs.missing(selection, has_ended=status.has_ended)
+    return {"run": status.id, "has_ended": status.has_ended, "missing": len(lacking)}
+
+
+def note(values: Mapping[str, Any], content: BinaryIO, _output: BinaryIO) -> dict[str, Any]:
+    """Note the copied files that have not changed since."""
+    selection, found = _matches(values)
+    copied = set(map(tuple, json.loads(content.read())))
+    there = [entry for entry in found.entries if (entry.path, *entry.state) in copied]
+    local.note_fetched(selection, found, Report(there=there), Path(os.devnull))
+    return {}
+
+
+def stream(_values: Mapping[str, Any], content: BinaryIO, output: BinaryIO) -> dict[str, Any]:
+    """Send the contents that are requested, from their offsets."""
+
+    def send(kind: int, payload: bytes) -> None:
+        output.write(RECORD.pack(kind, len(payload)) + payload)
+
+    def send_json(kind: int, **facts: Any) -> None:
+        send(kind, json.dumps(facts).encode())
+
+    for number, source, size, changed, offset in json.loads(content.read()):
+        facts = {"size": 0, "changed": 0, "offset": offset or 0}
+        try:
+            with open_regular(Path(source)) as file:
+                state = os.fstat(file.fileno())
+                is_same = (state.st_size, state.st_mtime_ns) == (size, changed)
+                begin = (offset or 0) if is_same and (offset or 0) <= size else 0
+                facts = {"size": state.st_size, "changed": state.st_mtime_ns, "offset": begin}
+                send_json(BEGIN, number=number, is_executable=bool(state.st_mode & 0o100), **facts)
+                digest, is_worth, left = hashlib.sha256(), True, state.st_size
+                while left and (chunk := file.read(min(CHUNK, left))):
+                    digest.update(chunk)
+                    new = chunk[max(0, begin - (state.st_size - left)) :]
+                    left -= len(chunk)
+                    if new and offset is not None:
+                        packed = zlib.compress(new, 1) if is_worth else new
+                        is_worth = len(packed) < WORTH * len(new)
+                        send(PACKED if is_worth else DATA, packed if is_worth else new)
+                after = os.fstat(file.fileno())
+                is_steady = not left and (after.st_size, after.st_mtime_ns) == (state.st_size, state.st_mtime_ns)
+                send_json(END, sha256=digest.hexdigest(), is_steady=is_steady)
+        except BrokenPipeError:
+            break
+        except OSError as error:
+            send_json(BEGIN, number=number, **facts)
+            send_json(END, problem=reason(error))
+    output.flush()
+    return {}
