@@ -87,6 +87,7 @@ LATER_THAN_39 = {
     "typing.TypeGuard",  # 3.10
     "typing.ParamSpec",  # 3.10
     "typing.Never",  # 3.11
+    "typing.Unpack",  # 3.11
     "typing.override",  # 3.12
 }
 LATER_KEYWORDS = {("zip", "strict"), ("dataclass", "slots"), ("dataclass", "kw_only"), ("field", "kw_only")}

@@ -139,6 +139,8 @@ STUB = """\
 from collections.abc import Sequence
 from typing import TypedDict
 
+from typing_extensions import Unpack as Unpack  # `typing` has it since Python 3.11
+
 class ResourceOptions(TypedDict, total=False):
 """
 _TYPES = {"string": "str", "integer": "int", "boolean": "bool"}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from serried.base.errors import Risk, RunFailed, SerriedWarning, UsageError, install_hint
 from serried.base.text import duration
@@ -33,7 +33,7 @@ from serried.schema.plan import Plan
 from serried.submission.reconcile import find_out
 
 if TYPE_CHECKING:
-    from serried.config.resource_options import ResourceOptions
+    from serried.config.resource_options import ResourceOptions, Unpack
     from serried.submission.deliver import Prepared
 
 

@@ -2,6 +2,8 @@
 from collections.abc import Sequence
 from typing import TypedDict
 
+from typing_extensions import Unpack as Unpack  # `typing` has it since Python 3.11
+
 class ResourceOptions(TypedDict, total=False):
     nodes: int | None
     gpus: int | None
