@@ -120,7 +120,7 @@ def listings(clusters: Sequence[str], most: int = _REMEMBERED) -> list[ClusterRu
     deadline = time.monotonic() + _GLANCE_SECONDS
     for thread in threads:
         thread.join(max(deadline - time.monotonic(), 0.0))
-    for cluster, thread in zip(clusters, threads, strict=True):
+    for cluster, thread in zip(clusters, threads):  # noqa: B905 - `strict` is 3.10's
         if thread.is_alive():
             late = NotConnected(f"`{cluster}` has not answered within {_GLANCE_SECONDS:.0f} seconds")
             answers[cluster] = answers[cluster]._replace(problem=late)
