@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from serried.base.errors import (
         ConfigError,
         DataFailed,
+        Elsewhere,
         EnvironmentFailed,
         MissingProgramError,
         NotConnected,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ConfigError",
     "DataFailed",
+    "Elsewhere",
     "EnvironmentFailed",
     "MissingProgramError",
     "NotConnected",

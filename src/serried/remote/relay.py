@@ -120,7 +120,11 @@ def listings(clusters: Sequence[str], most: int = _REMEMBERED) -> list[ClusterRu
     deadline = time.monotonic() + _GLANCE_SECONDS
     for thread in threads:
         thread.join(max(deadline - time.monotonic(), 0.0))
+<<<<<<< HEAD
     for cluster, thread in zip(clusters, threads):  # noqa: B905 - `strict` is 3.10's
+=======
+    for cluster, thread in dict(zip(clusters, threads)).items():
+>>>>>>> e3672a56 (Name the type of options for editors alone, and pair answers as Python 3.9 can)
         if thread.is_alive():
             late = NotConnected(f"`{cluster}` has not answered within {_GLANCE_SECONDS:.0f} seconds")
             answers[cluster] = answers[cluster]._replace(problem=late)
