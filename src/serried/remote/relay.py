@@ -114,17 +114,13 @@ def listings(clusters: Sequence[str], most: int = _REMEMBERED) -> list[ClusterRu
         except SerriedError as error:
             answers[cluster] = answers[cluster]._replace(problem=error)
 
-    threads = [threading.Thread(target=ask, args=(cluster,), daemon=True) for cluster in clusters]
-    for thread in threads:
+    threads = {cluster: threading.Thread(target=ask, args=(cluster,), daemon=True) for cluster in clusters}
+    for thread in threads.values():
         thread.start()
     deadline = time.monotonic() + _GLANCE_SECONDS
-    for thread in threads:
+    for thread in threads.values():
         thread.join(max(deadline - time.monotonic(), 0.0))
-<<<<<<< HEAD
-    for cluster, thread in zip(clusters, threads):  # noqa: B905 - `strict` is 3.10's
-=======
-    for cluster, thread in dict(zip(clusters, threads)).items():
->>>>>>> e3672a56 (Name the type of options for editors alone, and pair answers as Python 3.9 can)
+    for cluster, thread in threads.items():
         if thread.is_alive():
             late = NotConnected(f"`{cluster}` has not answered within {_GLANCE_SECONDS:.0f} seconds")
             answers[cluster] = answers[cluster]._replace(problem=late)
