@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from sshd import Sshd
+
+from serried.remote import link
 
 
 @pytest.fixture
@@ -30,3 +33,25 @@ def make_sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
 def laptop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of the laptop. The archive for login nodes is packed once for all tests."""
     return {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("laptop"))}
+
+
+class Clock:
+    """Wall clock of connections, which passes while they wait, as much as they wait."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+        self.began = time.time()
+
+    def time(self) -> float:
+        return self.began + self.passed
+
+    def sleep(self, seconds: float) -> None:
+        self.passed += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(link, "now", clock.time)
+    monkeypatch.setattr(link, "sleep", clock.sleep)
+    return clock

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pty
+import select
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
+import termios
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -183,7 +188,7 @@ class Sshd:
         (self.folder / "shadow").write_text(f"ada:{_HASH}:0:0:99999:7:::\n")
 
     def _write_pam(self, passcode_alone: bool) -> None:
-        code = f"auth required pam_oath.so usersfile=[{self.folder}/codes] window=20 digits=6"
+        code = f"auth required pam_oath.so [usersfile={self.folder}/codes] window=20 digits=6"
         lines = [code] if passcode_alone else ["auth required pam_unix.so", code]
         lines += ["account required pam_unix.so", "password required pam_unix.so", "session required pam_permit.so"]
         (self.folder / "pam").write_text("\n".join(lines) + "\n")
@@ -201,6 +206,34 @@ class Sshd:
         if not self.ssh.exists():
             self.ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {shlex.quote(str(self.ssh_config))} "$@"\n')
             self.ssh.chmod(0o755)
+
+
+def at_terminal(argv: Sequence[object], *answers: tuple[str, str], columns: int = 80) -> tuple[int, str]:
+    """Run a command on a terminal, answering its prompts in their order. Returns its status and all that appeared."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvp(str(argv[0]), [str(word) for word in argv])
+    termios.tcsetwinsize(terminal, (24, columns))
+    shown, left = "", list(answers)
+    try:
+        while True:
+            assert select.select([terminal], [], [], 20)[0], shown
+            with contextlib.suppress(OSError):  # EIO: the last process has closed the terminal
+                if data := os.read(terminal, 1 << 16):
+                    shown += data.decode(errors="replace")
+                    if left and left[0][0] in shown.rpartition("\r\n")[2]:
+                        os.write(terminal, f"{left.pop(0)[1]}\n".encode())
+                    continue
+            break
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except BaseException:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+    finally:
+        os.close(terminal)
+    assert left == [], shown
+    return status, shown.replace("\r\n", "\n")
 
 
 def _free_port() -> int:

@@ -32,6 +32,8 @@ KEEP_SECONDS = 600
 """How long an unused connection stays open, as the pages of many centres recommend."""
 ANSWER_SECONDS = 5
 """A living connection answers within these."""
+ENDING_SECONDS = 0.5
+"""ssh takes less to end after its last output."""
 LOGIN_SECONDS = 30
 """A login without prompts takes less, with jump hosts too."""
 PAUSE_SECONDS, WINDOW_SECONDS, MOST_OPENED, MOST_REFUSED = 15, 600, 6, 2
@@ -41,6 +43,9 @@ LONGEST_SOCKET = 87
 
 SSH_FAILED = 255
 """The status of ssh if it fails itself. A command may have the same one."""
+
+now, sleep = time.time, time.sleep
+"""The clock of the budget."""
 
 _PLAIN = ("-T", "-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none")
 """What commands need whatever the user's configuration says: no terminal, no second claim on forwarded ports."""
@@ -54,6 +59,7 @@ _TEXTS = (
     ("one-session", "session request failed", "`{host}` allows no further session on this connection"),
     ("password-expired", "password has expired|Password change required", "your password on `{host}` has expired"),
     ("login-refused", r"Permission denied \(|Too many authentication failures", "`{host}` refused the login"),
+    ("no-master", "unix_listener|ControlPath too long", "ssh cannot share its connection to `{host}`"),
     ("host-unknown", "Could not resolve hostname", "ssh does not find the host `{host}`"),
     ("unreachable", "Connection refused", "`{host}` accepts no ssh connections"),
     ("unreachable", "timed out|No route to host|Network is unreachable", "`{host}` does not answer"),
@@ -65,6 +71,7 @@ _TEXTS = (
 _HINTS = {
     "host-key-changed": "compare the new key with the fingerprints that the site publishes, then remove the old one",
     "host-key-unknown": "serried login {cluster} shows its fingerprint and asks",
+    "no-master": "check ControlPath of `{host}` in ~/.ssh/config",
     "one-session": "serried login {cluster}",
     "password-expired": "ssh {host} asks for a new one",
     "host-unknown": "check `login` in the profile of `{cluster}` and the aliases in ~/.ssh/config",
@@ -96,7 +103,7 @@ class Link:
 
     def __init__(self, login: Login, cluster: str, process: shell.Child, errors: IO[bytes]) -> None:
         self.login, self.cluster = login, cluster
-        self._process, self._errors, self._diagnosis = process, errors, ""
+        self._process, self._errors, self._text = process, errors, ""
         if process.stdin is None or process.stdout is None:
             raise TypeError("a link needs pipes")
         self.stdin, self.stdout = process.stdin, process.stdout
@@ -114,20 +121,29 @@ class Link:
         """The last lines that ssh and the far side have written to stderr."""
         if not self._errors.closed:
             self._errors.seek(0)
-            self._diagnosis = _tail(self._errors.read().decode("utf-8", "replace"))
-        return self._diagnosis
+            self._text = self._errors.read().decode("utf-8", "replace")
+        return _tail(self._text)
+
+    def explain(self, *, is_batch: bool = True) -> NotConnected:
+        """The error that stderr tells of."""
+        self.diagnosis()
+        return _explain(self.cluster, self.login.host, self._text, is_batch=is_batch)
+
+    def lost(self) -> NotConnected:
+        """The error for a command that has not answered in time, or has ended before. Ends the link."""
+        return self.failure() if shell.has_ended(self._process, ENDING_SECONDS) else self.dead()
 
     def failure(self) -> NotConnected:
         """The error for output that ended before the command answered. Ends the link."""
         shell.has_ended(self._process, ANSWER_SECONDS)
         self.kill()
-        error = _explain(self.cluster, self.login.host, self.diagnosis(), is_batch=True)
+        error = self.explain()
         if self.login.mode == MASTER and self._process.returncode == SSH_FAILED and error.code != "one-session":
             return not_connected(self.cluster, self.login.host)
         return error
 
     def dead(self) -> NotConnected:
-        """The error for a connection that did not answer in time. Ends the link, and our own master with it."""
+        """The error for a connection that did not answer in time. Ends the link, and our own connection with it."""
         self.kill()
         host, hint = self.login.host, f"serried login {self.cluster}"
         if self.login.control:
@@ -187,7 +203,7 @@ def sign_in(cluster: str, host: str, *, keep_seconds: int = KEEP_SECONDS, may_pr
         node = _node_of(cluster, login) if _is_open(login) else None
         if node is None:
             _close(login)
-            known = before is not None and not before.is_batch and time.time() - before.when < 24 * 3600
+            known = before is not None and not before.is_batch and now() - before.when < 24 * 3600
             if may_prompt and known:
                 node = _open(cluster, login, may_prompt=True)
             else:
@@ -195,6 +211,11 @@ def sign_in(cluster: str, host: str, *, keep_seconds: int = KEEP_SECONDS, may_pr
                     node = _open(cluster, login, may_prompt=False)
                     login = login._replace(is_batch=True)
                 except NotConnected as error:
+                    if error.code == "no-master":  # after the login
+                        why = "ssh cannot share a connection here, and logs in without a prompt"
+                        login = login._replace(mode=ONCE, is_batch=True, why=why)
+                        _remember(cluster, login)
+                        return login
                     if error.code == "login-refused":
                         _remember(cluster, login)
                     if not may_prompt or error.code not in ("login-refused", "host-key-unknown"):
@@ -210,6 +231,25 @@ def sign_out(cluster: str, host: str) -> bool:
     """Close our own connection; whether there was one. One of the user's own configuration stays."""
     login = last_login(cluster)
     return login is not None and login.host == host and bool(login.control) and _close(login)
+
+
+def check(cluster: str, host: str) -> Login:
+    """The login that commands use now, after one has answered. Raises NotConnected; never prompts."""
+    marker, command = _hello()
+    link = connect(cluster, host, command)
+    try:
+        node = link.answer(marker, ANSWER_SECONDS if link.login.mode == MASTER else LOGIN_SECONDS)
+        if node is None:
+            raise link.lost()
+    finally:
+        link.kill()
+    return link.login._replace(node=node)
+
+
+def is_open(cluster: str, host: str) -> bool:
+    """Whether a connection is open as far as this machine knows, which does not ask the network."""
+    login = last_login(cluster)
+    return login is not None and login.host == host and login.mode != ONCE and _is_open(login)
 
 
 def last_login(cluster: str) -> Login | None:
@@ -268,7 +308,7 @@ def _new_login(host: str, keep_seconds: int, before: Login | None) -> Login:
     settings = dict(line.partition(" ")[::2] for line in result.stdout.splitlines())
     own = "" if settings.get("controlpath", "none") != "none" else f"{_socket_folder()}/%C"
     is_batch = before is not None and before.is_batch
-    return Login(host, "", is_batch, own, "", "", keep_seconds, time.time())
+    return Login(host, "", is_batch, own, "", "", keep_seconds, now())
 
 
 def _socket_folder() -> Path:
@@ -343,7 +383,7 @@ def _open(cluster: str, login: Login, *, may_prompt: bool) -> str:
             shell.has_ended(process, LOGIN_SECONDS if node else 1)
         finally:
             link.kill()
-    error = _explain(cluster, login.host, link.diagnosis(), is_batch=not may_prompt)
+    error = link.explain(is_batch=not may_prompt)
     with _locked(cluster, "connections") as path:
         _write_event(path, "accepted" if node else "refused" if error.code == "login-refused" else "failed")
     if node is None:
@@ -353,12 +393,6 @@ def _open(cluster: str, login: Login, *, may_prompt: bool) -> str:
 
 def _probe(cluster: str, login: Login) -> tuple[str, str]:
     """The mode for a login that has just succeeded, and the reason, by two sessions at once."""
-    if not _is_open(login):
-        if login.is_batch:
-            return ONCE, "ssh cannot keep a connection open here, and logs in without a prompt"
-        message = f"ssh cannot keep its connection to `{login.host}` open"
-        hint = f"check ControlPath and ControlMaster of `{login.host}` in ~/.ssh/config"
-        raise NotConnected(message, hint=hint, code="no-master")
     with contextlib.ExitStack() as stack:
         nodes = []
         for _ in range(2):
@@ -367,7 +401,7 @@ def _probe(cluster: str, login: Login) -> tuple[str, str]:
             stack.callback(link.kill)
             nodes.append(link.answer(marker, LOGIN_SECONDS))
             if nodes[-1] is None and len(nodes) == 1:
-                raise link.dead()
+                raise link.lost()
     if None in nodes:
         return SESSION, f"`{login.host}` allows one session for each connection"
     return MASTER, f"`{login.host}` allows several sessions on one connection"
@@ -385,18 +419,18 @@ def _node_of(cluster: str, login: Login) -> str | None:
 
 def _admit(cluster: str, *, by_hand: bool = False) -> None:
     """Count a new connection, and wait if the last one is too recent. Raises NotConnected beyond the budget."""
-    end = time.time() + PAUSE_SECONDS
+    end = now() + PAUSE_SECONDS + 1
     while True:
         with _locked(cluster, "connections") as path:
             pause = 0 if by_hand else _pause(cluster, _events(path))
             if pause <= 0:
                 _write_event(path, "opened")
                 return
-        if time.time() + pause > end:
+        if now() + pause > end:
             message = f"other commands are connecting to `{cluster}`"
             raise NotConnected(message, hint="try again in a minute", code="budget")
         with console.status_line(f"connecting to {cluster} in {round(pause)} s: the last connection is recent"):
-            time.sleep(pause)
+            sleep(pause)
 
 
 def _pause(cluster: str, events: Sequence[tuple[float, str]]) -> float:
@@ -409,21 +443,21 @@ def _pause(cluster: str, events: Sequence[tuple[float, str]]) -> float:
         message = f"`{cluster}` refused {recent.count('refused')} logins; {danger}"
         raise NotConnected(message, hint=f"serried login {cluster}", code="budget")
     if len(opened) >= MOST_OPENED:
-        again = show_duration(math.ceil(opened[-MOST_OPENED] + WINDOW_SECONDS - time.time()))
+        again = show_duration(math.ceil(opened[-MOST_OPENED] + WINDOW_SECONDS - now()))
         message = f"{len(opened)} new connections to `{cluster}` within 10 minutes; {danger}"
         raise NotConnected(message, hint=f"try again in {again}", code="budget")
-    return opened[-1] + PAUSE_SECONDS - time.time() if opened else 0
+    return opened[-1] + PAUSE_SECONDS - now() if opened else 0
 
 
 def _events(path: Path) -> list[tuple[float, str]]:
     """What became of the connections within the window."""
-    now, text = time.time(), path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    until, text = now(), path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     pairs = re.findall(r"(?m)^(\d+\.\d+) (\w+)$", text)
-    return [(float(when), what) for when, what in pairs if now - WINDOW_SECONDS < float(when) < now + 1]
+    return [(float(when), what) for when, what in pairs if until - WINDOW_SECONDS < float(when) < until + 1]
 
 
 def _write_event(path: Path, what: str) -> None:
-    lines = [f"{when:.3f} {word}\n" for when, word in (*_events(path), (time.time(), what))]
+    lines = [f"{when:.3f} {word}\n" for when, word in (*_events(path), (now(), what))]
     files.write_text(path, "".join(lines))
 
 
