@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,13 @@ def sign_in(*answers: tuple[str, str], host: str = "fir") -> str:
     return shown.splitlines()[-1]
 
 
-def refusal(cluster: str = "fir", host: str = "fir") -> tuple[str, str | None, str | None]:
+def sign_in_by_key() -> link.Login:
+    return link.sign_in("fir", "fir", may_prompt=False)
+
+
+def refusal(action: Callable[[], object] = lambda: link.check("fir", "fir")) -> tuple[str, str | None, str | None]:
     with pytest.raises(NotConnected) as error:
-        said(link.connect(cluster, host, "true"))
+        action()
     return error.value.message, error.value.hint, error.value.code
 
 
@@ -45,6 +50,8 @@ NOT_CONNECTED = ("not connected to `fir`", "serried login fir", "none")
 
 def test_keys_connect_once_for_many_commands(make_sshd):
     far = make_sshd()
+    assert refusal() == NOT_CONNECTED
+    sign_in_by_key()
     assert [said(link.connect("fir", "fir", f"echo {number}; uname -n")) for number in range(3)] == [
         f"{number}\nfir-login1\n" for number in range(3)
     ]
@@ -55,6 +62,7 @@ def test_keys_connect_once_for_many_commands(make_sshd):
 
 def test_bytes_pass_both_ways_unchanged(make_sshd):
     make_sshd()
+    sign_in_by_key()
     everything = bytes(range(256)) * 4096 + b"\n~.\n"
     channel = link.connect("fir", "fir", "cat")
     with channel.stdin as stdin:
@@ -71,7 +79,7 @@ def test_bytes_pass_both_ways_unchanged(make_sshd):
 def test_a_second_factor_is_left_to_the_user(make_sshd):
     far = make_sshd(**SECOND_FACTOR)
     asked = ("`fir` asks for a password or a second factor", "serried login fir", "login-refused")
-    assert [refusal(), refusal(), refusal()] == [asked, NOT_CONNECTED, NOT_CONNECTED]
+    assert [refusal(sign_in_by_key), refusal(), refusal()] == [asked, NOT_CONNECTED, NOT_CONNECTED]
     assert far.connections == 1
 
 
@@ -99,7 +107,7 @@ def test_a_login_at_the_terminal_may_be_repeated_and_interrupted(make_sshd):
 def test_a_dead_connection_is_found_closed_and_named(make_sshd, monkeypatch):
     monkeypatch.setattr(link, "ANSWER_SECONDS", 1)
     far = make_sshd()
-    said(link.connect("fir", "fir", "true"))
+    sign_in_by_key()
     far.freeze()
     with pytest.raises(NotConnected) as error:
         link.check("fir", "fir")
@@ -109,7 +117,7 @@ def test_a_dead_connection_is_found_closed_and_named(make_sshd, monkeypatch):
 
 def test_a_cut_connection_is_made_again_where_keys_suffice(make_sshd, clock):
     far = make_sshd()
-    assert link.check("fir", "fir").node == "fir-login1"
+    sign_in_by_key()
     far.cut()
     clock.passed += 60
     assert link.check("fir", "fir").node == "fir-login1"
@@ -118,7 +126,7 @@ def test_a_cut_connection_is_made_again_where_keys_suffice(make_sshd, clock):
 
 def test_a_command_without_a_connection_sends_nothing_to_the_host(make_sshd):
     far = make_sshd()
-    login = link.sign_in("fir", "fir")
+    login = sign_in_by_key()
     link.sign_out("fir", "fir")
     channel = link._start("fir", login, (*link._path(login), *link._NO_CONNECTION), "true")
     assert (channel.stdout.read(), channel.lost().message) == (b"", "not connected to `fir`")
@@ -127,8 +135,8 @@ def test_a_command_without_a_connection_sends_nothing_to_the_host(make_sshd):
 
 def test_connections_have_a_budget(make_sshd, clock):
     far = make_sshd()
-    for _ in range(link.MOST_OPENED):
-        link.check("fir", "fir")
+    for action in (sign_in_by_key, *[lambda: link.check("fir", "fir")] * (link.MOST_OPENED - 1)):
+        action()
         link.sign_out("fir", "fir")
     assert clock.passed == pytest.approx((link.MOST_OPENED - 1) * link.PAUSE_SECONDS, abs=1)
     too_many = "6 new connections to `fir` within 10 minutes; more could get this address banned"
@@ -140,7 +148,7 @@ def test_connections_have_a_budget(make_sshd, clock):
 
 def test_after_two_refused_logins_only_the_user_may_try(make_sshd, clock):
     far = make_sshd()
-    assert link.check("fir", "fir").is_batch
+    assert sign_in_by_key().is_batch
     link.sign_out("fir", "fir")
     far.config(**SECOND_FACTOR)
     clock.passed += 60
@@ -165,7 +173,7 @@ def test_each_way_to_fail_is_one_sentence_and_a_next_step(make_sshd, clock):
 
     def failing() -> tuple[str, str | None, str | None]:
         clock.passed += link.WINDOW_SECONDS
-        found = refusal()
+        found = refusal(sign_in_by_key)
         shutil.rmtree(Path(os.environ["XDG_STATE_HOME"], "serried", "remote"))
         return found
 
@@ -222,7 +230,7 @@ def test_where_ssh_cannot_keep_a_connection_each_command_is_one(make_sshd, clock
     far = make_sshd()
     config = far.ssh_config.read_text()
     far.ssh_config.write_text(f"{config}  ControlPath {os.environ['XDG_RUNTIME_DIR']}/nowhere/%C\n")
-    assert (link.sign_in("fir", "fir").mode, far.connections) == ("once", 1)
+    assert (sign_in_by_key().mode, far.connections) == ("once", 1)
     assert [said(link.connect("fir", "fir", "uname -n")) for _ in range(2)] == ["fir-login1\n"] * 2
     assert (far.connections, round(clock.passed)) == (3, 30)
 
@@ -232,15 +240,14 @@ def test_a_connection_of_the_user_is_used_and_left_open(make_sshd):
     config = far.ssh_config.read_text()
     far.ssh_config.write_text(f"{config}  ControlMaster auto\n  ControlPath {os.environ['XDG_RUNTIME_DIR']}/own\n")
     assert at_terminal([far.ssh, "-o", "ControlPersist=60", "fir", "true"], *FACTORS)[0] == 0
-    assert said(link.connect("fir", "fir", "uname -n")) == "fir-login1\n"
-    assert (far.connections, link.last_login("fir").control) == (1, "")
+    assert (sign_in_by_key().control, far.connections) == ("", 1)
     assert not link.sign_out("fir", "fir")
     assert said(link.connect("fir", "fir", "uname -n")) == "fir-login1\n"
 
 
 def test_the_connection_is_made_by_one_of_several_processes(make_sshd):
     far = make_sshd()
-    program = "from serried.remote import link; print(link.check('fir', 'fir').node)"
+    program = "from serried.remote import link; print(link.sign_in('fir', 'fir', may_prompt=False).node)"
     all_ = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(4)]
     assert [each.communicate()[0] for each in all_] == ["fir-login1\n"] * 4
     assert far.connections == 1
