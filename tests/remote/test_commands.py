@@ -44,13 +44,49 @@ def fir(make_sshd: Callable[..., Sshd], lab: Lab) -> Sshd:
     return far
 
 
+def listed() -> list[tuple[str, str, str]]:
+    return [(run["id"], run["state"], run["cluster"]) for run in json.loads(here("ps", "--json").stdout)["runs"]]
+
+
 @pytest.mark.usefixtures("fir", "project")
-def test_a_run_is_submitted_followed_and_listed_from_the_laptop() -> None:
+def test_a_run_is_submitted_followed_and_listed_from_the_laptop(wait_until: Callable[..., object]) -> None:
     submitted = here("submit", "--cluster", "beech", "--time", "5m", "--", "/usr/bin/python3", "train.py")
     assert submitted.returncode == 0, submitted.stderr
     run = submitted.stdout.strip()
-    assert run, submitted.stderr
-    assert here("wait", run).returncode == 0
-    assert "hello from fir" in here("logs", run).stdout
-    listed = json.loads(here("ps", "--json").stdout)["runs"]
-    assert [(one["id"], one["state"], one["cluster"]) for one in listed] == [(run, "COMPLETED", "beech")]
+    assert here("wait", "last").returncode == 0
+    assert "hello from fir" in here("logs", run[:4]).stdout
+    wait_until(lambda: listed() == [(run, "COMPLETED", "beech")])
+    assert here("logs", "nosuch").stderr.startswith("error: unknown run: `nosuch`\n")
+
+
+@pytest.mark.usefixtures("project")
+def test_what_a_command_says_and_how_it_ends_are_those_of_the_login_node(fir: Sshd) -> None:
+    refused = here("submit", "--cluster", "beech", "-p", "nosuch", "--", "/usr/bin/python3", "train.py")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("error: ")
+    hostile = "$(touch pwned) '\"\\\n%j; `id`\u00e9!"
+    words = ("-n", "1", "--time", "5m", "--env", f"GREETING={hostile}", "--wait", "-y")
+    failed = here(
+        "submit", "--cluster", "beech", *words, "--", "/usr/bin/python3", "-c", f"raise SystemExit({hostile!r})"
+    )
+    assert failed.returncode == 1
+    assert "FAILED" in failed.stderr
+    assert "$(touch pwned)" in here("logs", "last").stdout
+    assert not list(fir.home.rglob("pwned"))
+
+
+def test_without_a_connection_a_list_shows_what_was_known_and_a_command_ends_with_4(
+    fir: Sshd, project: Path, wait_until: Callable[..., object]
+) -> None:
+    (project / "job.sh").write_text("#!/bin/bash\n#SBATCH -t 5\necho done\n")
+    run = here("submit", "--cluster", "beech", "job.sh").stdout.strip()
+    wait_until(lambda: listed() == [(run, "COMPLETED", "beech")])
+    link.sign_out("beech", "fir")
+    fir.stop()
+    known = here("ps")
+    assert run in known.stdout
+    assert "as of " in known.stdout
+    assert known.stderr.startswith("warning: ")
+    done = here("show", run)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "hint: " in done.stderr

@@ -128,7 +128,6 @@ def stop(run: str) -> str:
 _SHOWN = 10
 _EVERYTHING = 10_000
 """The most runs of another cluster in a list."""
-_FRESH_SECONDS = 5.0
 _STATE = run_view.Offered("STATE", lambda: [state.lower() for state in State], comma=True)
 _PROJECT_COLUMNS, _JOB_COLUMNS, _WIDE = 12, 12, 100
 """The widest project and job, and the width of a terminal that has room for JOB, and for PROJECT and CLUSTER."""
@@ -191,7 +190,7 @@ class Listing:
             now = time.time()
             for answer in relay.listings(clusters, most):
                 run_view.warn_of(answer)
-                since = f"as of {ago(now - answer.asked)}" if now - answer.asked > _FRESH_SECONDS else ""
+                since = f"as of {ago(now - answer.asked)}" if answer.problem else ""
                 number += len(answer.runs)
                 for run in answer.runs:
                     line = Line.from_json(run.line, answer.cluster, since)

@@ -302,7 +302,7 @@ def _not_found(selector: str) -> RunNotFoundError:
     import difflib
 
     runs = all_runs()
-    if not (runs.open or runs.ended):
+    if not (runs.open or runs.ended or any(_elsewhere())):
         unknown = f"unknown run: `{selector}`; " if selector != LAST else ""  # readers take `last` by default
         return RunNotFoundError(f"{unknown}you have no runs yet", hint=first_step())
     words = {name for record in runs.open for name in (record.id, _name(record))}
