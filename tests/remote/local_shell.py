@@ -29,9 +29,12 @@ class LocalLink:
         for pipe in (self.stdin, self.stdout, self._process.stderr):
             pipe.close()
 
+    def diagnosis(self):
+        return ""
+
     def failure(self):
-        _, errors = self._process.communicate()
-        return NotConnected("no connection", details=errors.decode())
+        self.kill()
+        return NotConnected("no connection")
 
     def dead(self):
         self.kill()

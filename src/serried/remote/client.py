@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, BinaryIO
 
 from serried.base import NamedTuple
-from serried.base.errors import SerriedError, SubmissionUncertain
+from serried.base.errors import NotConnected, SerriedError, SubmissionUncertain
 from serried.remote import far_part, frames
 from serried.remote.frames import FrameWire
 from serried.remote.link import ANSWER_SECONDS, Link, connect
@@ -32,10 +32,8 @@ Connect = Callable[[str, str, str], Link]
 """Cluster, host and command to a link, as `link.connect`."""
 
 
-class ConnectionLost(SerriedError):  # noqa: N818 - reads as what happened
-    """The connection broke. What was asked changes nothing over there."""
-
-    exit_code = 4
+class ConnectionLost(NotConnected):
+    """The connection broke while a request was under way."""
 
 
 class FarEndUnusable(SerriedError):  # noqa: N818 - reads as what happened
@@ -100,30 +98,29 @@ class RemoteSession:
         the session connects again.
 
         Raises:
-            ConnectionLost: the connection broke in a request that changes nothing.
+            NotConnected: there is no connection, or it broke in a request that changes nothing.
             SubmissionUncertain: it broke for good in one that does.
+            FarEndUnusable: the login node cannot run Serried.
         """
         document = {"id": os.urandom(16).hex(), **request._asdict()}
         exchange = _Exchange(stdin if request.terminals[0] else None, on_output, on_errors)
         if not request.terminals[0]:
             exchange.given = stdin.read() if stdin is not None else b""
-        deadline, wait = None, 1.0
+        deadline, wait = 0.0, 1.0
         while True:
             try:
-                return self._exit_status(self._run({**document, "offset": exchange.offset}, exchange))
-            except ConnectionLost as lost:
+                end = self._run({**document, "offset": exchange.offset}, exchange)
+            except (NotConnected, FarEndUnusable) as lost:
                 self.close()
-                if not request.changes:
+                if not (request.changes and exchange.was_sent):
                     raise
-                now = time.monotonic()
-                deadline = deadline if deadline and not exchange.has_progressed else now + RECONNECT_SECONDS
-                if now > deadline:
+                if exchange.has_progressed or not deadline:
+                    deadline, wait = time.monotonic() + RECONNECT_SECONDS, 1.0
+                if time.monotonic() > deadline or lost.code in ("none", "login-refused"):
                     raise self._uncertain(lost) from lost
-                on_wait(f"connecting to {self.host} again")
-            except SerriedError as error:
-                if not exchange.was_sent:
-                    raise
-                raise self._uncertain(error) from error
+            else:
+                return self._exit_status(end)
+            on_wait(f"connecting to {self.host} again")
             self._pause(wait)
             wait = min(2 * wait, 8.0)
 
@@ -138,7 +135,7 @@ class RemoteSession:
     ) -> dict[str, Any]:
         """Call one of `serve.FUNCTIONS` over there: `data` is its input, `on_data` gets its output.
 
-        Raises ConnectionLost, also if there is no answer within `seconds`, and the SerriedError that it raised.
+        Raises NotConnected, also if there is no answer within `seconds`, and SerriedError if the function did.
         """
         answer = bytearray()
         exchange = _Exchange(None, on_data, answer.extend)
@@ -177,6 +174,7 @@ class RemoteSession:
 
     def _run(self, document: Mapping[str, Any], exchange: _Exchange, seconds: float | None = None) -> dict[str, Any]:
         deadline = None if seconds is None else time.monotonic() + seconds
+        exchange.has_progressed = False
         wire = self._wire or self._open()
         self._channels += 1
         channel = self._channels
@@ -292,7 +290,6 @@ class _Exchange:
     def relay(
         self, wire: FrameWire, channel: int, deadline: float | None, interrupt: Callable[[FrameWire, int], None]
     ) -> dict[str, Any]:
-        self.has_progressed = False
         while True:
             try:
                 if (end := self._step(wire, channel, deadline)) is not None:
