@@ -63,7 +63,7 @@ def test_an_argument_that_cannot_be_pickled_is_named(tmp_path):
     ("request_", "message"),
     [
         (lambda: serried.map(json.dumps, []), "at least one value"),
-        (lambda: serried.map(json.dumps, [1], [1, 2]), "shorter|longer"),
+        (lambda: serried.map(json.dumps, [1], [1, 2]), "different lengths"),
         (lambda: serried.map(json.dumps, [1], array="0-3"), "`array` does not apply"),
         (lambda: serried.submit(json.dumps, repeat=2), "`serried.map` calls a function several times"),
         (lambda: serried.submit("true", args=[1]), "those of a function"),
