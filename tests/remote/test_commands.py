@@ -49,13 +49,18 @@ def listed() -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.usefixtures("fir", "project")
-def test_a_run_is_submitted_followed_and_listed_from_the_laptop(wait_until: Callable[..., object]) -> None:
+def test_a_run_is_submitted_followed_and_listed_from_the_laptop(
+    wait_until: Callable[..., object], tmp_path: Path
+) -> None:
     submitted = here("submit", "--cluster", "beech", "--time", "5m", "--", "/usr/bin/python3", "train.py")
     assert submitted.returncode == 0, submitted.stderr
     run = submitted.stdout.strip()
     assert here("wait", "last").returncode == 0
     assert "hello from fir" in here("logs", run[:4]).stdout
     wait_until(lambda: listed() == [(run, "COMPLETED", "beech")])
+    fetched = here("fetch", run, "--to", str(tmp_path / "results"), "--json")
+    assert (fetched.returncode, json.loads(fetched.stdout)["copied"]) == (0, ["out.txt"])
+    assert (tmp_path / "results/out.txt").read_text() == "42"
     assert here("logs", "nosuch").stderr.startswith("error: unknown run: `nosuch`\n")
 
 

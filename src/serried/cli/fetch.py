@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
 
-from serried.base.errors import SerriedError, UsageError, reason
+from serried.base.errors import Elsewhere, SerriedError, UsageError, reason
 from serried.base.text import counted, spell
 from serried.cli import run_view
 from serried.records import outputs
@@ -15,7 +18,7 @@ from serried.records.index import Selection
 from serried.records.outputs import MissingOutputs
 from serried.records.status import statuses_of
 from serried.submission import fetch
-from serried.submission.fetch import FetchMatches, Recovery, Report
+from serried.submission.fetch import FetchEntry, FetchMatches, Recovery, Report
 from serried.views import console
 from serried.views.text import printable
 
@@ -46,11 +49,24 @@ def command(
     results and outputs, or begins with `checkpoints/`. Existing equal files are not copied again, and an
     interrupted copy is resumed. The exit code is 1 if a file is still missing at the end.
     """
-    selection = run_view.select(run)
-    status = statuses_of([selection])[0]
     target = target or (Path() if patterns else None)
+    try:
+        selection = run_view.select(run)
+    except Elsewhere as elsewhere:
+        if target is None:  # its cluster recovers them
+            raise
+        _from_cluster(elsewhere, run, patterns, target, force=force, dry_run=dry_run, as_json=as_json)
+    else:
+        _from_here(selection, patterns, target, force=force, dry_run=dry_run, as_json=as_json)
+
+
+def _from_here(
+    selection: Selection, patterns: tuple[str, ...], target: Path | None, *, force: bool, dry_run: bool, as_json: bool
+) -> None:
+    """Recover files from nodes, and copy results and outputs of a run of this machine's cluster."""
+    status = statuses_of([selection])[0]
     if not status.has_ended:
-        console.note(f"run `{status.id}` has not ended; it may write more files")
+        _warn_of_more(status.id)
     selection.record.check_directory("results")
     lacking = outputs.missing(selection, has_ended=status.has_ended)
     results = _recover(selection, lacking, dry_run=dry_run)
@@ -76,9 +92,54 @@ def command(
         else:
             console.say(f"run `{status.id}` has neither results nor outputs")
     if found is not None and target is not None and not dry_run:
-        _remember(selection, found, report, target, is_new=is_new)
+        folder, project = target.expanduser(), Path(selection.record.plan.source.directory)
+        note = functools.partial(fetch.note_fetched, selection, found, target=folder)
+        _remember(note, folder, project, report, is_new=is_new)
     run_view.insist([status])
     is_missing = any(result.problem for result in results) and not dry_run
+    if is_missing or report.kept or report.problems:
+        raise SystemExit(1)
+
+
+def _warn_of_more(run: str) -> None:
+    console.note(f"run `{run}` has not ended; it may write more files")
+
+
+def _from_cluster(
+    elsewhere: Elsewhere,
+    run: str,
+    patterns: tuple[str, ...],
+    target: Path,
+    *,
+    force: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Let the run's cluster recover files from nodes, and copy results and outputs from there."""
+    from serried.remote import relay  # most runs are here
+    from serried.remote.files import ListedFiles
+
+    folder, answer, is_missing = target.expanduser(), bytearray(), False
+    is_new = not folder.is_dir() or not any(folder.iterdir())
+    with relay.session_with(elsewhere.cluster) as session:
+        listed = ListedFiles(session, run, patterns, folder)
+        if not listed.facts["has_ended"]:
+            _warn_of_more(listed.facts["run"])
+        if listed.facts["missing"] and not dry_run:
+            words = ("fetch", run, *(["--json"] if as_json else []))
+            status = relay.relay(elsewhere, words, on_output=answer.extend if as_json else None)
+            is_missing = status != 0
+            listed = ListedFiles(session, run, patterns, folder)
+        with _progress(listed.entries) as observe:
+            report = listed.copy(force=force, dry_run=dry_run, observe=observe)
+        if as_json:
+            nodes = json.loads(answer)["nodes"] if answer else []
+            to = {"to": str(target), **report.to_json()}
+            console.out_json(run=listed.facts["run"], dry_run=dry_run, nodes=nodes, **to)
+        else:
+            _print_report(report, target, dry_run=dry_run)
+        if not dry_run:
+            _remember(listed.note, folder, folder, report, is_new=is_new)
     if is_missing or report.kept or report.problems:
         raise SystemExit(1)
 
@@ -126,6 +187,15 @@ def _copy(found: FetchMatches, target: Path, *, force: bool, dry_run: bool) -> R
     folder, entries = target.expanduser(), found.entries
     if dry_run:
         return fetch.compare(entries, folder, force=force)
+    with _progress(entries) as observe:
+        try:
+            return fetch.copy(entries, folder, force=force, observe=observe)
+        except OSError as error:
+            raise UsageError(f"cannot write to `{folder}`: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def _progress(entries: Sequence[FetchEntry]) -> Iterator[Callable[[int], None]]:
     done, size = 0, spell(sum(entry.bytes for entry in entries))
     files = sum(entry.kind != "folder" for entry in entries)
     with console.status_line(f"{size} in {counted(files, 'file')}") as line:
@@ -135,23 +205,21 @@ def _copy(found: FetchMatches, target: Path, *, force: bool, dry_run: bool) -> R
             done += count
             line.update(f"{spell(done)} of {size}")
 
-        try:
-            return fetch.copy(entries, folder, force=force, observe=observe)
-        except OSError as error:
-            raise UsageError(f"cannot write to `{folder}`: {error.strerror or error}") from None
+        yield observe
 
 
-def _remember(selection: Selection, found: FetchMatches, report: Report, target: Path, *, is_new: bool) -> None:
+def _remember(note: Callable[[Report], None], target: Path, project: Path, report: Report, *, is_new: bool) -> None:
     try:
         if is_new:
-            fetch.mark(target.expanduser(), Path(selection.record.plan.source.directory))
+            fetch.mark(target, project)
     except OSError as error:
         console.warning(f"cannot mark `{target}` as fetched, so that snapshots leave it out: {reason(error)}")
     try:
-        fetch.note_fetched(selection, found, report, target.expanduser())
-    except OSError as error:
+        note(report)
+    except (OSError, SerriedError) as error:
+        why = reason(error) if isinstance(error, OSError) else error.message
         hint = "`serried clean` keeps the outputs there until the same fetch runs again"
-        console.warning(f"cannot note in the run directory which files were fetched: {reason(error)}", hint=hint)
+        console.warning(f"cannot note in the run directory which files were fetched: {why}", hint=hint)
 
 
 def _print_report(report: Report, target: Path, *, dry_run: bool) -> None:

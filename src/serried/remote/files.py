@@ -27,10 +27,12 @@ from serried.base.errors import NotConnected, UsageError, reason
 from serried.base.files import open_regular
 from serried.records import index, outputs
 from serried.records.status import statuses_of
+from serried.remote import project
 from serried.remote.client import ConnectionLost, RemoteSession
 from serried.schema.layout import project_folder, sent_tree
 from serried.submission import fetch as local
 from serried.submission.fetch import COPIED, EQUAL_SIZE, KEPT, SAME, FetchEntry, Outcome, Report
+from serried.submission.reconcile import find_out
 
 RECORD = struct.Struct(">BI")
 BEGIN, DATA, PACKED, END = range(4)
@@ -44,11 +46,10 @@ TRIES = 3
 class ListedFiles:
     """The files of a run over there that match the patterns, and the way to copy them."""
 
-    def __init__(
-        self, session: RemoteSession, run: str, patterns: Sequence[str], within: Mapping[str, str] | None
-    ) -> None:
-        """`within`: the key of the project with the target here, and the target's path in it. Raises SerriedError."""
-        self._session, listing = session, bytearray()
+    def __init__(self, session: RemoteSession, run: str, patterns: Sequence[str], target: Path) -> None:
+        """Raises SerriedError; UsageError if no file matches, and nodes have none either."""
+        self._session, self._target, listing = session, target, bytearray()
+        within = project.place_of(target.absolute(), os.environ)
         self._place = {"run": run, "patterns": list(patterns), "within": within}
         self.facts = session.ask("matches", self._place, on_data=listing.extend)
         """`run`, `has_ended`, and how many nodes keep files that are `missing`."""
@@ -57,8 +58,9 @@ class ListedFiles:
             for path, source, kind, size, changed, replaces, link in json.loads(listing)
         ]
 
-    def copy(self, target: Path, *, force: bool, dry_run: bool, observe: Callable[[int], None]) -> Report:
-        """Copy the files to `target`, or report what would be copied. Raises UsageError, SerriedError."""
+    def copy(self, *, force: bool, dry_run: bool, observe: Callable[[int], None]) -> Report:
+        """Copy the files to the target, or report what would be copied. Raises UsageError, SerriedError."""
+        target = self._target
         arrivals = _Arrivals(self.entries, target, observe)
         try:
             if not dry_run:
@@ -248,34 +250,38 @@ def _check(entry: FetchEntry) -> None:
 # What follows runs over there.
 
 
-def _matches(values: Mapping[str, Any]) -> tuple[index.Selection, local.FetchMatches]:
-    selection = index.find(str(values["run"]))
-    selection.record.check_directory("results")
+def _matches(values: Mapping[str, Any], selection: index.Selection) -> local.FetchMatches:
     target, within = Path(os.devnull), values.get("within")
     tree = sent_tree(selection.record.plan.source.directory)
     if within and tree and project_folder(tree).name == within["key"]:
         target = tree / within["start"]
-    return selection, local.find_files(selection, values["patterns"], target)
+    return local.find_files(selection, values["patterns"], target)
 
 
 def matches(values: Mapping[str, Any], _content: BinaryIO, output: BinaryIO) -> dict[str, Any]:
-    """List the files of a run. Raises UsageError for none."""
-    selection, found = _matches(values)
-    status = statuses_of([selection])[0]
-    rows = []
-    for entry in found.entries:
-        with contextlib.suppress(OSError):  # the run may delete files meanwhile
-            link = entry.leads_to if entry.kind == "link" else ""
-            states = sorted(entry.replaces)
-            rows.append((entry.path, str(entry.source), entry.kind, *entry.state, states, link))
-    output.write(json.dumps(rows).encode())
+    """List the files of a run. Raises UsageError for none, unless nodes have files."""
+    selection = index.find(str(values["run"]))
+    find_out(selection.record)
+    selection.record.check_directory("results")
+    status, rows = statuses_of([selection])[0], []
     lacking = outputs.missing(selection, has_ended=status.has_ended)
+    try:
+        for entry in _matches(values, selection).entries:
+            with contextlib.suppress(OSError):  # the run may delete files meanwhile
+                link = entry.leads_to if entry.kind == "link" else ""
+                states = sorted(entry.replaces)
+                rows.append((entry.path, str(entry.source), entry.kind, *entry.state, states, link))
+    except UsageError:
+        if not lacking:
+            raise
+    output.write(json.dumps(rows).encode())
     return {"run": status.id, "has_ended": status.has_ended, "missing": len(lacking)}
 
 
 def note(values: Mapping[str, Any], content: BinaryIO, _output: BinaryIO) -> dict[str, Any]:
     """Note the copied files that have not changed since."""
-    selection, found = _matches(values)
+    selection = index.find(str(values["run"]))
+    found = _matches(values, selection)
     copied = set(map(tuple, json.loads(content.read())))
     there = [entry for entry in found.entries if (entry.path, *entry.state) in copied]
     local.note_fetched(selection, found, Report(there=there), Path(os.devnull))

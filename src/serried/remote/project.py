@@ -62,7 +62,7 @@ class LocalProject(NamedTuple):
 
     @property
     def key(self) -> str:
-        return hashlib.sha256(self.sent.origin.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        return _key(self.sent.origin)
 
     def open(self, path: str) -> BinaryIO:
         top, _, rest = path.partition("/")
@@ -127,6 +127,18 @@ def survey(directory: Path | None, environ: Mapping[str, str]) -> LocalProject:
     here = Path(os.path.abspath(directory)) if found.project else Path(os.path.realpath(directory))  # noqa: PTH100
     start = os.path.relpath(here, root if found.project else real)
     return LocalProject(sent, real, settings, diff, start)
+
+
+def place_of(target: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """The key of the project with `target`, which need not exist, and the path in it."""
+    here = next(folder for folder in (target, *target.parents) if folder.is_dir())
+    found = layers.find(here, environ)
+    root = (found.directory if found.project else snapshot.root_of(here)).resolve()
+    return {"key": _key(f"{os.uname().nodename}:{root}"), "start": os.path.relpath(target.resolve(), root)}
+
+
+def _key(origin: str) -> str:
+    return hashlib.sha256(origin.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _surveyed(root: Path, top: Path, given: list[layers.Layer]) -> snapshot.Survey:

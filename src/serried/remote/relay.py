@@ -33,12 +33,17 @@ _REMEMBERED = 50
 """The number of ended runs that are known here without a connection."""
 
 
-def relay(error: Elsewhere, words: Sequence[str], script: bytes | None = None) -> int:
+def relay(
+    error: Elsewhere,
+    words: Sequence[str],
+    script: bytes | None = None,
+    on_output: Callable[[bytes], object] | None = None,
+) -> int:
     """Run the command `words` on the login node of the cluster, show its output, and return its exit status."""
     if (instead := _HERE.get(words[0])) and "--once" not in words:
         raise UsageError(f"`serried {words[0]}` does not reach `{error.cluster}` yet", hint=instead)
     terminals = [stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)]
-    with _session(error.cluster) as session:
+    with session_with(error.cluster) as session:
         directory = None
         if error.names_cluster:
             from serried.remote import project  # for commands that read settings
@@ -54,14 +59,16 @@ def relay(error: Elsewhere, words: Sequence[str], script: bytes | None = None) -
         )
         given = sys.stdin.buffer if script is None and terminals[0] else io.BytesIO(script or b"")
         sys.stdout.flush()
-        status = session.call(request, stdin=given, on_output=_writer(1), on_errors=_writer(2), on_wait=_say)
+        status = session.call(
+            request, stdin=given, on_output=on_output or _writer(1), on_errors=_writer(2), on_wait=_say
+        )
         if request.changes:
             with contextlib.suppress(SerriedError):  # the next list asks again
                 _ask(session, _REMEMBERED, _GLANCE_SECONDS)
     return status
 
 
-def _session(cluster: str) -> RemoteSession:
+def session_with(cluster: str) -> RemoteSession:
     return RemoteSession(cluster, login_of(cluster))
 
 
@@ -109,7 +116,7 @@ def listings(clusters: Sequence[str], most: int = _REMEMBERED) -> list[ClusterRu
 
     def ask(cluster: str) -> None:
         try:
-            with _session(cluster) as session:
+            with session_with(cluster) as session:
                 answers[cluster] = _ask(session, max(most, _REMEMBERED), _GLANCE_SECONDS)
         except SerriedError as error:
             answers[cluster] = answers[cluster]._replace(problem=error)

@@ -41,9 +41,9 @@ class Link:
         return answer
 
 
-def fetch(link, target, *patterns, force=False, dry_run=False, within=None):
-    listed = files.ListedFiles(link, "last", patterns, within)
-    report = listed.copy(target, force=force, dry_run=dry_run, observe=lambda _: None)
+def fetch(link, target, *patterns, force=False, dry_run=False):
+    listed = files.ListedFiles(link, "last", patterns, target)
+    report = listed.copy(force=force, dry_run=dry_run, observe=lambda _: None)
     if not dry_run:
         listed.note(report)
     return report
@@ -147,10 +147,10 @@ def test_links_and_paths_that_lead_out_of_the_folder_are_refused(started, link, 
     }
     assert not (tmp_path / "fine").exists()
     (tmp_path / "to/a").unlink()
-    listed = files.ListedFiles(link, "last", ["a/fine"], None)
+    listed = files.ListedFiles(link, "last", ["a/fine"], tmp_path / "to")
     for path in ("../x", "/x", "a/../../x", ""):
         listed.entries = [listed.entries[0].__class__(**{**vars(listed.entries[0]), "path": path})]
-        report = listed.copy(tmp_path / "to", force=True, dry_run=False, observe=lambda _: None)
+        report = listed.copy(force=True, dry_run=False, observe=lambda _: None)
         assert report.problems == {path: "its path leads out of the folder"}
     assert tree(tmp_path / "to") == {}
 
@@ -158,8 +158,8 @@ def test_links_and_paths_that_lead_out_of_the_folder_are_refused(started, link, 
 def test_a_file_that_is_gone_is_a_problem_of_that_file(started, link, tmp_path):
     made = started()
     put(made.where.source, {"a": "x", "b": "y"})
-    listed = files.ListedFiles(link, "last", (), None)
+    listed = files.ListedFiles(link, "last", (), tmp_path / "to")
     (made.where.source / "a").unlink()
-    report = listed.copy(tmp_path / "to", force=False, dry_run=False, observe=lambda _: None)
+    report = listed.copy(force=False, dry_run=False, observe=lambda _: None)
     assert (report.copied, report.problems) == (["b"], {"a": "no such file or directory"})
     assert isinstance(report, Report)
