@@ -1,0 +1,96 @@
+"""Sessions over a real sshd, with the login shells that users have."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from serried.remote import link
+from serried.remote.client import RemoteRequest, RemoteSession
+from waiting import until
+
+
+@pytest.fixture
+def signed_in(make_sshd, clock, laptop):  # noqa: ARG001 - the clock lets connections follow each other at once
+    """Starts a login node, and returns it with a session."""
+
+    def make(**options):
+        far = make_sshd("fir", **options)
+        link.sign_in("fir", "fir")
+        return far, RemoteSession("fir", "fir", environ=laptop, pause=lambda _seconds: None)
+
+    return make
+
+
+def call(session, line, *, changes, on_output=lambda _part: None):
+    """Status and output of a line for `sh`."""
+    output = bytearray()
+
+    def write(part):
+        output.extend(part)
+        on_output(part)
+
+    status = session.call(RemoteRequest((), {}, changes, shell=line), on_output=write, on_errors=output.extend)
+    return status, output.decode()
+
+
+STARTUP = {
+    "bash": (".bash_profile", "export SITE=beech"),
+    "fish": (".config/fish/config.fish", "set -x SITE beech"),
+    "tcsh": (".tcshrc", "setenv SITE beech"),
+    "zsh": (".zprofile", "export SITE=beech"),
+}
+
+
+@pytest.mark.parametrize("shell", STARTUP)
+def test_a_request_has_the_environment_of_the_login_shell(shell, signed_in):
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"needs {shell}: apt-get install {shell}")
+    far, session = signed_in(shell=program)
+    name, line = STARTUP[shell]
+    (far.home / name).parent.mkdir(parents=True, exist_ok=True)
+    (far.home / name).write_text(f"echo welcome\n{line}\n")
+    with session:
+        assert call(session, 'echo "$SITE $HOME"', changes=True) == (0, f"beech {far.home}\n")
+
+
+def test_a_submit_goes_on_when_its_connection_is_lost_and_runs_once(signed_in):
+    far, session = signed_in()
+    release = far.home / "release"
+    line = 'echo x >>"$HOME/started"; echo begun; until [ -e "$HOME/release" ]; do sleep 0.1; done; echo ended; exit 3'
+
+    def cut(part):
+        if b"begun" in part:
+            far.cut()
+            release.touch()
+
+    with session:
+        assert call(session, line, changes=True, on_output=cut) == (3, "begun\nended\n")
+    assert (far.home / "started").read_text() == "x\n"
+
+
+def test_a_reading_request_ends_with_its_connection(signed_in):
+    far, session = signed_in()
+    line = 'echo $$ >"$HOME/pid"; echo begun; exec sleep 600'
+    with session, pytest.raises(link.NotConnected):
+        call(session, line, changes=False, on_output=lambda _part: far.cut())
+    far.inside(f"until ! kill -0 $(cat {far.home}/pid); do sleep 0.1; done; touch {far.home}/ended")
+    until((far.home / "ended").exists)
+
+
+def test_a_long_stream_arrives_whole(signed_in):
+    _, session = signed_in()
+    with session:
+        status, output = call(session, "seq 300000", changes=False)
+    assert (status, output) == (0, "".join(f"{number}\n" for number in range(1, 300_001)))
+
+
+def test_nothing_stays_over_there(signed_in):
+    far, session = signed_in()
+    with session:
+        call(session, "true", changes=True)
+    far.inside(f"until ! pgrep -f 'python.*-I -S'; do sleep 0.1; done; touch {far.home}/gone")
+    until((far.home / "gone").exists)
+    assert sorted(entry.name for entry in far.home.iterdir()) == [".cache", ".ssh", "gone"]
