@@ -185,6 +185,8 @@ _USAGE |= dict.fromkeys(("gpu_memory_total", "power_cap", "cpus_per_node", "memo
 _SPREAD: Shape = {"kind": "s", "count": "i", "median": "n", "extreme": "n", "where": "s", "host": "s"}
 _USAGE |= {"samples_per_second": "n?", "measured?": "o", "spread?": [_SPREAD], "notes?": ["#note"]}
 _SETTING: Shape = {"key": "s", "value": "x", "text": "s", "origin": "s", "source": "s", "meaning?": "s"}
+_LOGIN: Shape = {"name": "s", "host": "s", "open": "b", "prompts": "b?"}
+_LOGIN |= dict.fromkeys(("mode", "node", "reason", "since"), "s?")
 _CLUSTER: Shape = {"name": "s", "scheduler": "s", "origin": "s", "here": "b", "retired": "b"}
 _LIMITS = {"name": "s", "scheduler": "s", "partitions": {"*": "o"}, "gpus": {"*": "o"}, "*": "x"}
 _CHECKED: Shape = {"schema": "i", "name": "s", "compared": "i"}
@@ -238,6 +240,7 @@ COMMANDS = {
     ),
     "config show": schema({"schema": "i", "settings": [_SETTING], "warnings": ["s"], "notes": ["s"]}),
     **dict.fromkeys(("clusters", "clusters list"), schema({"schema": "i", "clusters": [_CLUSTER]})),
+    "login": schema({"schema": "i", "clusters": [_LOGIN]}),
     "clusters show": schema({"schema": "i", "cluster": _LIMITS}),
     "clusters check": schema(_CHECKED),
     "stacks": schema(_STACKS),

@@ -217,7 +217,7 @@ def at_terminal(argv: Sequence[object], *answers: tuple[str, str], columns: int 
     shown, left = "", list(answers)
     try:
         while True:
-            assert select.select([terminal], [], [], 20)[0], shown
+            assert select.select([terminal], [], [], 120)[0], shown
             with contextlib.suppress(OSError):  # EIO: the last process has closed the terminal
                 if data := os.read(terminal, 1 << 16):
                     shown += data.decode(errors="replace")
@@ -233,7 +233,7 @@ def at_terminal(argv: Sequence[object], *answers: tuple[str, str], columns: int 
     finally:
         os.close(terminal)
     assert left == [], shown
-    return status, shown.replace("\r\n", "\n")
+    return status, shown.replace("\r", "")
 
 
 def _free_port() -> int:

@@ -57,6 +57,7 @@ GROUPS = {
     "Set up": {
         "init": "Write a serried.toml that fits this folder, or a whole project.",
         "clusters": "List the clusters known here, or show one.",
+        "login": "Connect to a cluster from a laptop: the one place that prompts.",
         "config": "Show each setting and where it comes from.",
         "env": "Show, build or check environments and images.",
         "track": "Upload to trackers, or show runs in TensorBoard.",
@@ -93,7 +94,7 @@ MODULE_OF = {
 }
 """Commands whose module has another name. A second command in a module is the function `NAME_command`."""
 
-JUDGING = ("check-resume", "clean", "fetch", "wait")
+JUDGING = ("check-resume", "clean", "fetch", "login", "wait")
 """Commands whose exit code tells more than that they could print."""
 
 VERBS = {verb: words for group in GROUPS.values() for verb, words in group.items()}
@@ -114,6 +115,7 @@ MEANT = {
     "queue": "sinfo pbsnodes free gpus idle availability",
     "metrics": "export csv json nvidia-smi dmon",
     "why": "explain diagnose",
+    "login": "connect signin sign-in logout auth",
     "bench": "benchmark scaling speedup throughput",
     "stacks": "stack traceback hang py-spy gdb pstack",
     "report --explain NAME": "rule rules",

@@ -28,8 +28,8 @@ from serried.schema import layout
 from serried.views import console
 
 MASTER, SESSION, ONCE = "master", "session", "once"
-KEEP_SECONDS = 600
-"""How long an unused connection stays open, as the pages of many centres recommend."""
+KEEP_SECONDS = 3600
+"""How long an unused connection stays open. Pages of centres recommend 5 minutes to 12 hours."""
 ANSWER_SECONDS = 5
 """A living connection answers within these."""
 ENDING_SECONDS = 0.5
