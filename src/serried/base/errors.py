@@ -23,7 +23,7 @@ then `hint: …`, and exits with `exit_code`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 
@@ -134,8 +134,8 @@ class RunNotFoundError(UsageError):
 class Elsewhere(SerriedError):  # noqa: N818 - reads as what happened
     """The command is for the login node of `cluster`. The command line runs it there, over ssh.
 
-    `needs_project`: it reads the project's files. `names_cluster`: it reads the cluster's profile. `variables`: those
-    of this environment that the project names.
+    `needs_project`: it reads the project's files. `names_cluster`: it reads the cluster's profile. `variables`: the
+    secrets that the project names, with their values.
     """
 
     def __init__(
@@ -145,14 +145,14 @@ class Elsewhere(SerriedError):  # noqa: N818 - reads as what happened
         *,
         needs_project: bool = False,
         names_cluster: bool = False,
-        variables: Iterable[str] = (),
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         hint = f"type `serried` on a terminal, which reaches `{cluster}`, or run this program on its login node"
         super().__init__(message, hint=hint)
         self.cluster = cluster
         self.needs_project = needs_project
         self.names_cluster = names_cluster
-        self.variables = tuple(variables)
+        self.variables = variables or {}
 
 
 class SubmissionRefused(UsageError):  # noqa: N818 - reads as what happened

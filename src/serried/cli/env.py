@@ -47,7 +47,7 @@ _takes_experiment = options.together(
 def show(*, as_json: bool, **given: Any) -> None:
     """Show the environment of EXPERIMENT and the origin of each value."""
     plan, resolved = _plan(**given)
-    check_here(resolved)
+    check_here(resolved, os.environ)
     found = prepare.inspect_environment(plan, os.environ)
     if as_json:
         console.out_json(environment=found.to_json())
@@ -91,7 +91,7 @@ def build(*, by_job: bool | None, dry_run: bool, as_json: bool, **given: Any) ->
     """
     words = tuple(click.get_current_context().meta.get(options.COMMAND, ()))
     plan, resolved = _plan(**given)
-    check_here(resolved)
+    check_here(resolved, os.environ)
     recipe = prepare.recipe_of(plan, os.environ, words)
     usual = resolved.cluster.build
     where = usual if by_job is None else "here" if not by_job else "job" if usual == "here" else usual

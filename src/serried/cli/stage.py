@@ -69,7 +69,7 @@ def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, 
         _show(resolved, as_json=as_json)
         return
     if not dry_run:
-        check_here(resolved)
+        check_here(resolved, os.environ)
     requested = [key.removeprefix("resources.") for key in overrides if key.startswith("resources.")]
     with options.progress(dry_run=dry_run) as observe:
         prepared = _staging_job(resolved, os.environ, requested, observe)

@@ -595,6 +595,9 @@ class Builder:
                 given[name] = self._path(("environment", name), place, project)
         given["modules"] = tuple(self._module(entry, project) for entry in given.get("modules", ()))
         names_of_file: tuple[str, ...] = ()
+        if names.SENT_SECRETS in self._environ:  # the file is on another machine, and its variables are here
+            given.pop("env_file", None)
+            given["secrets"] = (*given.get("secrets", ()), *filter(None, self._environ[names.SENT_SECRETS].split(",")))
         if path := given.get("env_file"):
             given["env_file"] = str(project / _at_home(path, self._environ))
             names_of_file = tuple(shell_words.read_env_file(Path(given["env_file"])))

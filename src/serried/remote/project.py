@@ -33,7 +33,7 @@ from serried.base import tree as file_tree
 from serried.base.errors import SerriedError, UsageError, reason
 from serried.base.files import FULL, check_ours_alone, make_directory, write_bytes
 from serried.config import layers
-from serried.remote.client import RemoteSession
+from serried.remote.client import ConnectionLost, RemoteSession
 from serried.schema.layout import SENT, SENT_SETTINGS, state_directory
 from serried.submission import snapshot
 from serried.submission.snapshot import MANIFEST, PRIVATE, SentFile, SentProject
@@ -173,11 +173,20 @@ def _described(path: Path, name: str) -> SentFile:
     return SentFile(mode, size, digest.hexdigest())
 
 
-def send(session: RemoteSession, project: LocalProject) -> dict[str, str]:
+def send(session: RemoteSession, project: LocalProject, tries: int = TRIES) -> dict[str, str]:
     """Let the cluster have the project's tree. Returns what `enter` needs over there. Raises SerriedError.
 
-    A cut connection loses nothing: call it again.
+    After a cut it continues in a new connection.
     """
+    try:
+        return _send(session, project)
+    except ConnectionLost:
+        if tries == 1:
+            raise
+        return send(session, project, tries - 1)
+
+
+def _send(session: RemoteSession, project: LocalProject) -> dict[str, str]:
     sent, digest = project.sent, project.sent.digest
     place = {"key": project.key, "digest": digest}
     memory = state_directory(os.environ) / "remote" / session.cluster / "projects" / project.key

@@ -102,7 +102,8 @@ def _environment(error: Elsewhere) -> dict[str, str]:
     columns, lines = shutil.get_terminal_size()
     own = [name for name in os.environ if name.startswith("SERRIED_") and name not in names.JOB_VARIABLES]
     return {
-        **{name: os.environ[name] for name in (*_OF_TERMINAL, *own, *error.variables) if name in os.environ},
+        **{name: os.environ[name] for name in (*_OF_TERMINAL, *own) if name in os.environ},
+        **error.variables,
         names.AT: error.cluster,
         "SERRIED_CLUSTER": error.cluster,
         "COLUMNS": str(columns),

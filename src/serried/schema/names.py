@@ -29,6 +29,7 @@ NODE = "SERRIED_NODE"  # the node's index, because several nodes of a lab share 
 
 # For a job script and all that it starts.
 AT = "SERRIED_AT"  # on a login node, of a command that came from another machine: the cluster by its name there
+SENT_SECRETS = "SERRIED_SENT_SECRETS"  # of such a command: the names in the other machine's `env_file`, with commas
 SHIMS = "SERRIED_SHIMS"  # the folder with `bin/`, `rank` and `bash_env`
 LAUNCHES = "SERRIED_LAUNCHES"  # the folder of the attempt's launches
 SCRIPT_JOB = "SERRIED_SCRIPT_JOB"  # a variable and its value, `SLURM_JOB_ID=77`: in other jobs shims do nothing

@@ -120,10 +120,14 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     return _behind(Decided(plan, resolved, each, trials), request, among)
 
 
-def check_here(resolved: config.Resolved) -> None:
+def check_here(resolved: config.Resolved, environ: Mapping[str, str]) -> None:
     """Raise Elsewhere if the cluster's own login node must do it."""
     if resolved.is_elsewhere:
-        name, variables = resolved.cluster.name, resolved.experiment.environment.planned.secrets
+        name, its = resolved.cluster.name, resolved.experiment.environment.planned
+        variables = {secret: environ[secret] for secret in its.secrets if secret in environ}
+        if its.env_file_path:  # the file stays here
+            variables |= shell_words.read_env_file(Path(its.env_file_path))
+            variables[names.SENT_SECRETS] = ",".join(its.env_file)
         raise Elsewhere(
             name,
             f"`{name}` is another cluster than this machine's",
@@ -147,7 +151,7 @@ def _resolve(
         script_text=request.script_text,
     )
     if request.is_sent:
-        check_here(resolved)
+        check_here(resolved, environ)
     return resolved
 
 
