@@ -159,7 +159,7 @@ def test_ctrl_c_reaches_the_command(home, laptop):
 
     def interrupt(part):
         output.extend(part)
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), signal.SIGINT)
 
     request = RemoteRequest((), {}, changes=True, shell="trap 'exit 130' INT; echo ready; sleep 600 & wait")
     with session(node, laptop) as far:

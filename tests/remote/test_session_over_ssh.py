@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from serried.remote import link
-from serried.remote.client import RemoteRequest, RemoteSession
+from serried.remote.client import FarEndUnusable, RemoteRequest, RemoteSession
 from waiting import until
 
 
@@ -94,3 +94,18 @@ def test_nothing_stays_over_there(signed_in):
     far.inside(f"until ! pgrep -f 'python.*-I -S'; do sleep 0.1; done; touch {far.home}/gone")
     until((far.home / "gone").exists)
     assert sorted(entry.name for entry in far.home.iterdir()) == [".cache", ".ssh", "gone"]
+
+
+@pytest.mark.parametrize("limit", ["size=300k", "nr_inodes=40"])
+def test_a_full_quota_is_named_and_leaves_nothing(limit, signed_in):
+    far, session = signed_in()
+    cache = far.home / ".cache"
+    cache.mkdir()
+    far.inside(f"mount -t tmpfs -o {limit},mode=0700 none {cache}; touch {far.home}/mounted")
+    until((far.home / "mounted").exists)
+    with session, pytest.raises(FarEndUnusable) as raised:
+        call(session, "true", changes=True)
+    far.inside(f"ls -A {cache}/serried/far >{far.home}/left; touch {far.home}/listed")
+    until((far.home / "listed").exists)
+    assert str(raised.value).startswith(f"no space for Serried on `fir`: {cache}/serried/far")
+    assert (far.home / "left").read_text() == ""

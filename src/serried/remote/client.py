@@ -8,19 +8,22 @@ starts it once.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import select
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FrameType
 from typing import Any, BinaryIO
 
 from serried.base import NamedTuple
 from serried.base.errors import NotConnected, SerriedError, SubmissionUncertain
 from serried.remote import far_part, frames
-from serried.remote.frames import FrameWire
+from serried.remote.frames import FrameWire, RemoteFrame
 from serried.remote.link import ANSWER_SECONDS, Link, connect
 
 PYTHON_SECONDS = 60
@@ -183,10 +186,7 @@ class RemoteSession:
         if exchange.stdin is None and exchange.parts is None:
             wire.send(frames.encode(channel, frames.INPUT, exchange.given) if exchange.given else b"")
             wire.send(frames.encode(channel, frames.INPUT))
-        return exchange.relay(wire, channel, deadline, self._interrupted)
-
-    def _interrupted(self, wire: FrameWire, channel: int) -> None:
-        wire.send(frames.encode(channel, frames.SIGNAL, b"%d" % signal.SIGINT))
+        return exchange.relay(wire, channel, deadline)
 
     def _open(self) -> FrameWire:
         """Connect, and bring the far part if this version is not there yet."""
@@ -285,27 +285,19 @@ class _Exchange:
         """Bytes of frames that have been received."""
         self.was_sent = self.has_progressed = False
         self._on = {frames.OUTPUT: on_output, frames.ERRORS: on_errors}
-        self._interrupts = 0
 
-    def relay(
-        self, wire: FrameWire, channel: int, deadline: float | None, interrupt: Callable[[FrameWire, int], None]
-    ) -> dict[str, Any]:
-        while True:
-            try:
-                if (end := self._step(wire, channel, deadline)) is not None:
+    def relay(self, wire: FrameWire, channel: int, deadline: float | None) -> dict[str, Any]:
+        with _interrupts() as interrupts:
+            while True:
+                if (end := self._step(wire, channel, deadline, interrupts)) is not None:
                     return end
-            except KeyboardInterrupt:
-                self._interrupts += 1
-                if self._interrupts > 1:
-                    raise
-                interrupt(wire, channel)
 
-    def _step(self, wire: FrameWire, channel: int, deadline: float | None) -> dict[str, Any] | None:
+    def _step(self, wire: FrameWire, channel: int, deadline: float | None, interrupts: int) -> dict[str, Any] | None:
         if self.parts is not None and len(wire.backlog) < frames.LONGEST:
             part = next(self.parts, b"")
             wire.send(frames.encode(channel, frames.INPUT, part))
             self.parts = self.parts if part else None
-        reads: list[int] = [wire.reads, *([self.stdin.fileno()] if self.stdin else [])]
+        reads = [wire.reads, interrupts, *([self.stdin.fileno()] if self.stdin and _is_ours(self.stdin) else [])]
         left = 0.0 if self.parts and len(wire.backlog) < frames.LONGEST else None
         if deadline is not None and left is None:
             left = max(0.0, deadline - time.monotonic())
@@ -313,21 +305,58 @@ class _Exchange:
         if not any(ready) and deadline is not None and time.monotonic() >= deadline:
             raise ConnectionLost("no answer in time")
         wire.flush()
+        if interrupts in ready[0]:
+            os.read(interrupts, 1)
+            wire.send(frames.encode(channel, frames.SIGNAL, b"%d" % signal.SIGINT))
         if self.stdin and self.stdin.fileno() in ready[0]:
             data = os.read(self.stdin.fileno(), frames.CHUNK)
             wire.send(frames.encode(channel, frames.INPUT, data))
             self.stdin = self.stdin if data else None
-        for frame in wire.receive() if wire.reads in ready[0] else []:
-            if frame.channel != channel:
-                continue
-            if frame.kind == frames.EXIT:
+        end = self._received(wire.receive(), channel) if wire.reads in ready[0] else None
+        if wire.has_ended and end is None:
+            raise ConnectionLost("the connection broke")
+        return end
+
+    def _received(self, arrived: list[RemoteFrame], channel: int) -> dict[str, Any] | None:
+        for frame in arrived:
+            if frame.channel == channel and frame.kind == frames.EXIT:
                 with contextlib.suppress(frames.Malformed):
                     return frame.json()
                 raise ConnectionLost("the far end sent something else")
-            if frame.kind in self._on:
+            if frame.channel == channel and frame.kind in self._on:
                 self._on[frame.kind](frame.payload)
                 self.offset += frame.size
                 self.has_progressed = True
-        if wire.has_ended:
-            raise ConnectionLost("the connection broke")
         return None
+
+
+def _is_ours(stream: BinaryIO) -> bool:
+    """No terminal, or one that this process may read: one in the background would be stopped."""
+    try:
+        return os.tcgetpgrp(stream.fileno()) == os.getpgrp()
+    except OSError:
+        return True
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[int]:
+    """A pipe with a byte for the first Ctrl-C: an exception could lose half a frame. The second one raises it."""
+    reads, writes = os.pipe()
+    count = itertools.count(1)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if next(count) > 1:
+            signal.default_int_handler(number, frame)
+        os.write(writes, b"x")
+
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT)
+    if is_main and before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, handle)
+    try:
+        yield reads
+    finally:
+        if is_main and before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, before)
+        os.close(reads)
+        os.close(writes)
