@@ -18,6 +18,7 @@ METHODS |= {"removesuffix", "search", "match", "fullmatch", "sub", "findall", "f
 TWO_WORDS = re.compile(r"[A-Za-z]{2,} [A-Za-z]{2,}")
 
 WORDS_OF_OTHERS = {
+    "cli/__init__.py": "of click",
     "agent/outcome/verdict.py": "of srun and slurmstepd",
     "agent/stage_in/archives.py": "of tar",
     "schedulers/local/cluster.py": "of nvidia-smi",

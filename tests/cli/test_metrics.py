@@ -130,7 +130,7 @@ def test_steps_come_from_the_first_rank_that_logged_any(serried, make):
 def test_a_run_without_steps_says_what_there_is_instead(serried, make):
     run = make()
     done = serried("metrics")
-    assert (done.code, done.out) == (0, "")
+    assert (done.code, done.out, serried("metrics", "--format", "jsonl").out) == (0, "time,attempt,rank,step\n", "")
     assert done.err == "note: rank 0 of run `k3f9q2` has logged no steps\n"
     write(run, ABOUT, a_period(1, {}, ranks={"0": STEP}))
     expected = ["note: its nodes have measured: serried metrics k3f9q2 --what ranks"]

@@ -19,6 +19,7 @@ from serried.cli import MEANT, VERBS
 from serried.views import console
 
 NO_PROGRAM = "the command's program `{}` is not in PATH here, or cannot be run"
+NOT_A_DURATION = "must be a duration such as `90m`, `1h30m` or `2-00:00:00`"
 OF_RERUN = "a rerun keeps the settings of its run; for others: serried submit â€¦ --resume RUN"
 
 
@@ -53,8 +54,23 @@ OF_RERUN = "a rerun keeps the settings of its run; for others: serried submit â€
         ("submit --conda x", "unknown option: `--conda`|did you mean `--set environment.conda=VALUE`?"),
         ("submit --max-restarts=2", "unknown option: `--max-restarts`|did you mean `--restarts`?"),
         ("submit train --env", "option `--env` requires an argument|serried submit --help"),
-        ("submit a b --restarts x", "`--restarts` must be a whole number from 0|serried submit --help"),
-        ("submit -n 0", "`-n` must be a whole number from 1|serried submit --help"),
+        ("submit a b --restarts x", "`--restarts` must be a whole number from 0, not `x`|serried submit --help"),
+        ("submit -n 0", "`-n` must be a whole number from 1, not `0`|serried submit --help"),
+        ("submit -n two", "`-n` must be a whole number from 1, not `two`|serried submit --help"),
+        ("submit -q long", "unknown option: `-q`|did you mean `--partition` or `--qos`?"),
+        ("submit --ntask 4", "unknown option: `--ntask`|did you mean `--ranks`?"),
+        ("submit -t 1h30", f"`-t` {NOT_A_DURATION}, not `1h30`|did you mean `1h30m`?"),
+        (
+            "submit -- nosuchprog",
+            NO_PROGRAM.format("nosuchprog") + "|write its path, or add what has it: --module NAME",
+        ),
+        ("version", "unknown command: `version`|did you mean `serried --version`?"),
+        ("srun a", "unknown command: `srun`|did you mean `serried run -- COMMAND` in a job, or else `serried shell`?"),
+        ("clusters fir", "unknown command: `fir`|did you mean `serried clusters show fir`?"),
+        ("clusters lsit", "unknown command: `lsit`|did you mean `serried clusters list`?"),
+        ("lab frob", "unknown command: `frob`|serried lab --help"),
+        ("ps --state runing", "unknown state: `runing`|did you mean `running`?"),
+        ("ps -u ada", "unknown option: `-u`|your own runs are listed; `serried queue` shows the jobs of others"),
         ("submit -o x.log", "unknown option: `-o`|Serried keeps the output: serried logs RUN"),
         (
             "submit 'a && b'",
@@ -77,7 +93,7 @@ OF_RERUN = "a rerun keeps the settings of its run; for others: serried submit â€
         ("completion", "one of `bash`, `zsh` and `fish` is missing|serried completion --help"),
         ("ps --frobnicate", "unknown option: `--frobnicate`|serried ps --help lists them"),
         ("fetch", "missing argument `RUN`|serried fetch --help"),
-        ("ps --last x", "invalid value for `--last`: `x` is not a valid integer|serried ps --help"),
+        ("ps --last x", "`--last` must be a whole number, not `x`|serried ps --help"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_what_was_meant(line, expected, monkeypatch, capsys):
@@ -110,6 +126,31 @@ def test_an_option_behind_a_job_script_may_be_its_argument(tmp_path, monkeypatch
         "error: unknown option: `--lr`\n\n"
         "hint: to pass it to the job script: serried submit --time 1h train.sbatch -- --lr 'a b'\n"
     )
+
+
+def test_a_file_without_an_interpreter_is_started_by_bash(tmp_path, monkeypatch, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.sh").write_text("echo $1\n")
+    for line in ("submit job.sh 0.1", "submit -- job.sh 0.1"):
+        assert said(line).endswith("\n\nhint: serried submit -- bash job.sh 0.1\n")
+
+
+def test_notes_say_what_the_command_line_changes(tmp_path, monkeypatch, said):
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    project = (
+        '[experiments.train]\ncommand = "true"\nresources.ranks = 1\n[clusters.oak]\nscheduler = "slurm"\nroot = "/r"\n'
+    )
+    Path("serried.toml").write_text(project)
+    renamed = "note: the scheduler's name of the job begins with `x`: other characters are left out there\n"
+    one_rank = "note: `ranks = 1` in serried.toml:3 gives one rank all 4 GPUs of a node: `--ranks N` has more\n"
+
+    def notes(options):
+        printed = said(f"submit train --cluster oak --dry-run {options}")
+        return [renamed in printed, one_rank in printed]
+
+    lines = ("--gpus 4 --name ../../x", "--gpus 4 --ranks 1 --name x", "--gpus 1")
+    assert [*map(notes, lines)] == [[True, True], [False, False], [False, False]]
 
 
 SCRIPT = "#!/bin/bash\n#SBATCH --job-name=resnet\necho inner\n"
@@ -154,6 +195,36 @@ def test_standard_input_without_a_job_script_is_refused(tmp_path):
         line = ["bash", "-c", f"exec {shlex.join(words)} {broken}"]
         done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr.partition(",")[0]) == (2, "error: standard input is empty")
+
+
+AT_RISK = """
+[experiments.train]
+command = "python train.py $LR"
+data.stage = ["labels"]
+[clusters.oak]
+scheduler = "slurm"
+root = "/tmp"
+local_disk = "/tmp"
+data_cache = "1G"
+"""
+
+
+@pytest.mark.parametrize("line", ["profile train", "check-resume train", "stage --warm train --cluster oak"])
+def test_what_submits_by_the_way_asks_about_risks_as_submit_does(line, tmp_path, monkeypatch, capsys):
+    for name, text in {"serried.toml": AT_RISK, "train.py": "", "data/labels": ""}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    refusal = (
+        "error: refusing to submit after a warning without confirmation\n\n"
+        "hint: correct the command, or pass `-y` to submit it as it is\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["serried", *line.split()])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    err = capsys.readouterr().err
+    assert (end.value.code, "warning: no shell expands `$LR`" in err, err.endswith(refusal)) == (2, True, True)
+    assert "GPUs of `oak`" not in err
 
 
 @pytest.mark.parametrize("stream", ["stdin", "stderr"])
@@ -205,7 +276,7 @@ def test_an_error_with_json_is_on_stderr_alone(line, monkeypatch, capsys):
 
 def test_other_words_lead_to_verbs_that_are_there_and_to_one_each():
     words = [word for others in MEANT.values() for word in others.split()]
-    assert {command.split()[0] for command in MEANT} <= set(VERBS)
+    assert {command.split()[0] for command in MEANT} <= {*VERBS, "--version"}
     assert len(words) == len(set(words))
     assert set(words) & set(VERBS) == set()
 

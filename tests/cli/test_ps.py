@@ -397,9 +397,9 @@ def test_words_name_the_beginning_of_an_id_a_name_or_an_experiment(serried, make
     assert listed("--project", "speech") == ["xxxxxx"]
     assert listed("--project", "speech", "hea") == []
     assert serried("ps", "nothing").err == "no runs to show\n  serried ps --all   list all\n"
-    unknown = serried("ps", "--state", "runing")
+    unknown = serried("ps", "--state", "gone")
     assert (unknown.code, unknown.out) == (2, "")
-    assert unknown.err.startswith("error: unknown state: `runing`\n\nhint: one of pending, running, ")
+    assert unknown.err.startswith("error: unknown state: `gone`\n\nhint: one of pending, running, ")
 
 
 def test_a_filter_asks_the_scheduler_only_for_what_it_lists(serried, running, slurm):

@@ -217,6 +217,21 @@ def test_an_uncertain_run_is_for_forget_and_that_needs_a_terminal_or_yes(serried
     assert (forgotten.code, forgotten.err) == (0, "forgot k3f9q2: if its job starts after all, it ends itself\n")
 
 
+def test_no_submission_is_given_up_if_one_of_the_runs_has_none(serried, make):
+    uncertain = make("aaaaaa", job=None).submit("uncertain")
+    make("bbbbbb")
+    done = serried("stop", "--forget", "-y", "aaaaaa", "bbbbbb")
+    assert (done.code, done.err.partition("\n")[0]) == (2, "error: no submission of run `bbbbbb` is uncertain")
+    assert uncertain.record.submissions[0].state == "uncertain"
+
+
+def test_a_step_of_a_job_is_read_as_its_run_and_never_stopped(serried, make, slurm):
+    make(job="4711", indices=range(3)).attempt(task=2)
+    refusal = "error: `4711_2.0` is only a step of `k3f9q2/2`\n\nhint: `k3f9q2/2` is the whole run\n"
+    assert (serried("stop", "-y", "4711_2.0").err, slurm.cancelled) == (refusal, [])
+    assert serried("show", "4711_2.0").out.startswith("k3f9q2/2 train ")
+
+
 def test_now_takes_the_claims_of_further_jobs_and_cancels_them_too(serried, make, slurm):
     run = running(make, slurm).link(2, "124").link(3, "125")
     done = serried("stop", "-y", "--now", "last")

@@ -5,11 +5,13 @@ import os
 import pytest
 
 from building import RunOnDisk, a_plan, an_ending
-from serried.base.errors import RunNotFoundError
+from serried.base.errors import Elsewhere, RunNotFoundError
 from serried.base.files import write_json
 from serried.records import index
 from serried.records.record import Record, records_directory
+from serried.schema import names
 from serried.schema.endings import End
+from serried.schema.layout import sent_key
 from standing import OPENS
 
 
@@ -29,6 +31,32 @@ def refusal(selector):
     with pytest.raises(RunNotFoundError) as raised:
         index.find(selector)
     return raised.value.message, raised.value.hint
+
+
+@pytest.mark.parametrize("file", ["serried.toml", "pyproject.toml"])
+def test_last_of_a_project_may_be_on_the_cluster_that_its_files_were_sent_to(file, tmp_path, monkeypatch):
+    for folder in ("mine", "other"):
+        (tmp_path / folder / "src").mkdir(parents=True)
+        (tmp_path / folder / file).write_text("[tool.serried]")
+    origins = {
+        run: f"{os.uname().nodename}:{tmp_path / where}" for run, where in (("abcdef", "mine"), ("xyzabc", "other"))
+    }
+    created = {"abcdef": 1_800_000_000.0, "xyzabc": 1_900_000_000.0}
+    there = {
+        run: index.RunElsewhere(run, "t", "t", "p", created[run], None, (), {}, (), f"/h/projects/{sent_key(origin)}")
+        for run, origin in origins.items()
+    }
+    make("k3f9q2", source=str(tmp_path / "mine"))
+    index.remember(index.ClusterRuns("fir", 0.0, [*there.values()]))
+
+    def last_in(folder):
+        with pytest.raises(Elsewhere) as raised:
+            index.find("last", own=tmp_path / folder)
+        return raised.value.run
+
+    assert [last_in("mine/src"), last_in("other")] == ["abcdef", "xyzabc"]
+    monkeypatch.setenv(names.MEANT, "k3f9q2")  # a command that came from there
+    assert index.find("last", own=tmp_path).record.id == "k3f9q2"
 
 
 def test_a_run_is_found_by_id_prefix_name_and_last():
@@ -109,6 +137,10 @@ def test_a_run_is_found_by_the_job_id_of_any_of_its_jobs(make_run, has_ended):
     }
     for word in ("471", "17[].other", "4711x", "4711_", "_7"):
         assert refusal(word)[0] == f"unknown run: `{word}`"
+    own_number = (
+        "serried ps --all lists them\nno record has the own number of an array task: write ARRAY_TASK, as in `4711_7`"
+    )
+    assert refusal("4712") == ("unknown run: `4712`", own_number)
     assert refusal("17_20") == ("run `bbcdef` has no task 20", "its tasks are 0 to 19")
 
 

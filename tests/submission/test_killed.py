@@ -166,12 +166,15 @@ def test_ps_finds_out_by_itself(cluster):
     assert (run["state"], run["job"]) == ("PENDING", "1")
 
 
-def test_forget_gives_up_what_stays_uncertain(cluster):
+def test_forget_gives_up_what_stays_uncertain_and_until_then_nothing_repeats_it(cluster):
     cluster.set("SERRIED_SCHEDULER_TIMEOUT", "2")
     cluster.submit("hang")
     cluster.set("FAKE_SLURM_MODE", "unreachable")
     (record,) = records()
-    done = command_line.here("stop", "--forget", "-y", "last")
+    again = command_line.here("rerun", "-y", record.id)
+    uncertain = f"error: the scheduler may have the job of run `{record.id}`: both would train\n\nhint: `serried wait"
+    assert (again.returncode, again.stderr.startswith(uncertain)) == (3, True)
+    done = command_line.here("stop", "--forget", "-y", record.id)
     assert "if its job starts after all, it ends itself" in done.stderr
     assert record.submissions[0].state == "failed"
     assert record.where.claim(record.submissions[0].token).read_text() == WITHDRAWN

@@ -162,8 +162,8 @@ def test_forget_cancels_the_jobs_that_were_accepted(cluster, wait_until):
     wait_until(lambda: cluster.calls("sbatch") == 3)
     kill(process)
     cluster.recover()
-    assert command_line.here("stop", "--forget", "-y", "last").returncode == 0
     (record,) = records()
+    assert command_line.here("stop", "--forget", "-y", record.id).returncode == 0
     assert record.submissions[0].state == "failed"
     until(lambda: cluster.live == [])
     (run,) = json.loads(command_line.here("ps", "--json").stdout)["runs"]

@@ -31,7 +31,7 @@ def checkpoint(folder: Path, step: int) -> Path:
 
 @pytest.fixture
 def run(tmp_path):
-    return RunOnDisk(tmp_path / "scratch").ending()
+    return RunOnDisk(tmp_path / "scratch", source=str(tmp_path)).ending()
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_of_another_programs_checkpoints_the_one_that_changed_last_counts(run, t
 
 
 def test_a_run_that_may_go_on_is_pointed_out(tmp_path):
-    run = RunOnDisk(tmp_path / "scratch")
+    run = RunOnDisk(tmp_path / "scratch", source=str(tmp_path))
     checkpoint(run.where.checkpoints, 1)
     warning = (
         "run `k3f9q2` may still be running and remove this checkpoint before the new run begins: "

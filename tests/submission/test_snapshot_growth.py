@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from serried.base.errors import Risk
 from serried.submission import snapshot
 from serried.submission.deliver import deliver
 from serried.views.plan_lines import plan_lines
@@ -98,6 +99,18 @@ def test_each_task_has_a_tree_of_its_own_unless_that_would_be_too_many_files(ask
     assert [prepared.plan.source.tree_per_task for prepared in (many, one)] == [False, False]
     monkeypatch.setattr(snapshot, "TREES_BYTES", 10)
     assert not ask(array="1-2").plan.source.tree_per_task
+
+
+@pytest.mark.parametrize(
+    ("code", "command", "is_unused"),
+    [("print(1)", "", True), ("print(1)", "--out {results}/a", False), ("import serried.train", "", False)],
+)
+def test_results_that_nothing_writes_are_noted(ask, project, code, command, is_unused):
+    (project / "train.py").write_text(code)
+    prepared = ask(command=f"python train.py {command}".split(), overrides={"data.results": ["*.csv"]})
+    note = "nothing in the command writes to `{results}`, from which `data.results` copies files: serried docs data"
+    assert [text for text in prepared.warnings if "data.results" in text] == [note] * is_unused
+    assert not any(isinstance(text, Risk) for text in prepared.warnings)
 
 
 LIMITED = {"limit.restarts": 3, "resources.time": "1h"}

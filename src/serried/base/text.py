@@ -40,6 +40,8 @@ def read_duration(text: str, shown: Optional[str] = None) -> int:
         hint = f"did you mean `{text}m`, `{text}h` or `{text}s`?" if re.fullmatch(r"(?!0+$)\d+\.?\d*", text) else None
         if in_words := re.fullmatch(r"(?i)(\d+)\s*(s|m|h|d|w)(ec|econd|in|inute|r|our|ay|eek)?s?", text):
             hint = f"did you mean `{in_words[1]}{in_words[2].lower()}`?"
+        if short := re.fullmatch(r"(?i).*\d([wdhm]) ?\d+", text):  # `1h30`
+            hint = f"did you mean `{text}{'dhms'['wdhm'.index(short[1].lower())]}`?"
         raise BadDuration(f"must be a duration such as `90m`, `1h30m` or `2-00:00:00`, not `{shown or text}`", hint)
     if not 0 < seconds <= _LONGEST:
         raise BadDuration(f"must be a duration between a second and ten years, not `{shown or text}`")

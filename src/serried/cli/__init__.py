@@ -21,7 +21,7 @@ from typing import Any, Optional
 import click
 
 from serried.base import __version__
-from serried.base.errors import Elsewhere, SerriedError, UsageError
+from serried.base.errors import Elsewhere, SerriedError, UsageError, did_you_mean
 
 GROUPS = {
     "Run": {
@@ -109,7 +109,8 @@ MEANT = {
     "sweep": "tune grid search optimize hyperparameters multirun",
     "rerun": "resume restart retry requeue continue qrerun resubmit",
     "shell RUN --rank N": "attach debug enter",
-    "shell": "ssh srun salloc interactive bash",
+    "run -- COMMAND` in a job, or else `serried shell": "srun",
+    "shell": "ssh salloc interactive bash",
     "logs": "log tail output cat print follow",
     "show": "info describe inspect view plan",
     "queue": "sinfo pbsnodes free gpus idle availability",
@@ -134,6 +135,7 @@ MEANT = {
     "config": "settings get-config",
     "env build": "image container build",
     "env": "venv conda environment",
+    "--version": "version",
 }
 """Words of schedulers, of other tools and of earlier versions, by the command that does the same."""
 
@@ -147,6 +149,7 @@ OPTIONS_MEANT = {
     "--after": "dependency d",
     "--account": "A",
     "--partition": "p queue q",
+    "--qos": "q",
     "--constraint": "C",
     "--array": "a",
     "--stage": "data dataset input",
@@ -165,16 +168,15 @@ OPTIONS_MEANT = {
 }
 """The same for options, where the closest spelling would be another. `KEYS_MEANT` has the words for keys of a file."""
 
-
 OPTIONS_NEEDLESS = {
     "output error o e": "Serried keeps the output: serried logs RUN",
     "requeue no-requeue": "`--restarts N` limits the further attempts",
     "chdir D": "the command starts in this folder; `--set workdir=DIR` names another one below the project",
     "parsable": "the id of the run is the only line on stdout",
     "test-only": "`--dry-run` shows the plan and the command",
+    "u user me": "your own runs are listed; `serried queue` shows the jobs of others",
 }
 """What to do in place of options that have no counterpart."""
-
 
 ARGUMENTS_HINT = "serried.arguments"
 """In `meta` of a context: how to pass an unknown option to the job script before it."""
@@ -201,9 +203,19 @@ class GroupWithHelp(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, self.with_default(args))
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        found = super().shell_complete(ctx, incomplete)
+        inner = self.commands[self._default].params if self._default else []
+        first = next((param for param in inner if isinstance(param, click.Argument)), None)
+        return found + (first.shell_complete(ctx, incomplete) if first else [])
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Found:
-        if args[0] != "help" or ctx.resilient_parsing:
+        word, path = args[0], ctx.command_path
+        if word in self.list_commands(ctx) or word.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
+        if word != "help":
+            show = f"did you mean `{path} show {word}`?" if "show" in self.commands else f"{path} --help"
+            raise UsageError(f"unknown command: `{word}`", hint=did_you_mean(word, self.commands, command=path) or show)
         words = [word for word in args[1:] if word not in ("help", "-h", "--help")]
         if not words or words == ["--all"]:
             ctx.meta[ALL] = bool(words)
@@ -362,10 +374,8 @@ def _prepare(command: click.Command) -> None:
     r"""Add `-h`, and replace `\b` in raw docstrings by the character that makes click keep the lines of a paragraph."""
     command.help = (command.help or "").replace("\\b\n", "\b\n")
     if not any("-h" in param.opts for param in command.params):
-        about = "Show a help that fits on a screen."
-        short = click.Option(["-h"], help=about, is_flag=True, is_eager=True, expose_value=False)
-        short.callback = _print_short_help
-        command.params.append(short)
+        how: Any = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _print_short_help}
+        command.params.append(click.Option(["-h"], help="Show a help that fits on a screen.", **how))
     for inner in getattr(command, "commands", {}).values():
         _prepare(inner)
 
@@ -459,58 +469,66 @@ def _print_full_disk(error: OSError) -> int:
     return 1
 
 
-def _setting_named(word: str) -> list[str]:
-    """The setting of that name, for `--set`: `limit.restarts` for `restarts`."""
-    from serried.config.definitions import PARTS_OF_COMMAND_LINE as PARTS
-
-    return [f"{part}.{key}" for part, table in PARTS.items() if (key := table.key_named(word.replace("-", "_")))][:1]
-
-
 def _print_click_error(error: click.ClickException) -> None:
     """Print click's error as Serried prints its own: one sentence, and a hint."""
-    import difflib
-
     from serried.views import console
 
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = context.command_path if context else "serried"
-    if isinstance(error, click.NoSuchOption):
-        flags = [flag for param in (context.command.params if context else ()) for flag in param.opts]
-        word = error.option_name.lstrip("-")
-        from serried.config.definitions import KEYS_MEANT  # only for mistakes
-
-        meant = [flag for flag, others in OPTIONS_MEANT.items() if word in others.split()]
-        dashed = word.replace("_", "-")
-        meant += [f"--{key.rpartition('.')[2]}" for key, others in KEYS_MEANT.items() if dashed in others.split()]
-        known = (*flags, "--", "SCRIPT") if context and context.info_name in ("submit", "run") else flags
-        close = [flag for flag in meant if flag.partition(" ")[0] in known]
-        needless = next((text for words, text in OPTIONS_NEEDLESS.items() if word in words.split()), None)
-        to_script = context.meta.get(ARGUMENTS_HINT) if context else None
-        if not (close or to_script or needless):
-            # Short words are alike by chance, and confirmation is never what somebody meant.
-            close = [f"--set {key}=VALUE" for key in _setting_named(word)] if "--set" in flags else []
-            others = [flag[2:] for flag in flags if flag.startswith("--") and flag != "--yes"]
-            close = close or [f"--{name}" for name in difflib.get_close_matches(word, others, n=1, cutoff=0.75)]
-        message = f"unknown option: `{error.option_name}`"
-        elsewhere = needless or (f"a command does this: serried {word} --help" if word in VERBS else None)
-        if any(error.option_name in param.opts for param in serried.params):
-            elsewhere = f"it stands before the command: serried {error.option_name} {path.partition(' ')[2]}"
-        verb = context.info_name if context else ""
-        submit = serried.get_command(context, "submit") if context and verb in ("run", "rerun") else None
-        is_of_submit = any(error.option_name in param.opts for param in (submit.params if submit else ()))
-        if verb == "run" and is_of_submit:
-            elsewhere = "an option of `serried submit`; `serried run` runs here and now, to the end"
-        elif verb == "rerun" and (meant or is_of_submit):
-            elsewhere = "a rerun keeps the settings of its run; for others: serried submit … --resume RUN"
-        hint = f"did you mean `{close[0]}`?" if close else to_script or elsewhere or f"{path} --help lists them"
-        hint = f"{hint}\n{to_script}" if close and to_script else hint
+    if context and isinstance(error, click.NoSuchOption):
+        message, hint = f"unknown option: `{error.option_name}`", _hint_of_option(error.option_name, context)
     else:
-        message = error.format_message()
-        if isinstance(error, click.MissingParameter) and error.param and isinstance(error.param.type, click.Choice):
-            *most, last = (f"`{choice}`" for choice in error.param.type.choices)  # click's own list has tabs
-            message = f"one of {', '.join(most)} and {last} is missing"
-        if isinstance(error, click.BadParameter) and error.param and isinstance(error.param.type, click.IntRange):
-            message = f"`{error.param.opts[0]}` must be a whole number from {error.param.type.min or 0}"
-        message = " ".join(message.rstrip(".").replace("'", "`").split())
-        message, hint = message[:1].lower() + message[1:], f"{path} --help"
+        message, hint = _sentence(error), f"{path} --help"
     console.print_error(UsageError(message, hint=hint))
+
+
+def _sentence(error: click.ClickException) -> str:
+    param = error.param if isinstance(error, click.BadParameter) else None
+    if param and isinstance(error, click.MissingParameter) and isinstance(param.type, click.Choice):
+        *most, last = (f"`{choice}`" for choice in param.type.choices)  # click's own list has tabs
+        return f"one of {', '.join(most)} and {last} is missing"
+    message = " ".join(error.format_message().rstrip(".").replace("'", "`").split())
+    if param and not isinstance(error, click.MissingParameter) and isinstance(param.type, click.types.IntParamType):
+        least = f" from {param.type.min or 0}" if isinstance(param.type, click.IntRange) else ""
+        value = error.message.partition(" is not ")[0].strip("'")
+        message = f"`{param.opts[0]}` must be a whole number{least}, not `{value}`"
+    return message[:1].lower() + message[1:]
+
+
+def _hint_of_option(option: str, context: click.Context) -> str:
+    """What an unknown option means: the first of the cases that applies."""
+    import difflib
+
+    from serried.config.definitions import KEYS_MEANT, PARTS_OF_COMMAND_LINE  # only for mistakes
+
+    word, verb, path = option.lstrip("-"), context.info_name, context.command_path
+    dashed, key = word.replace("_", "-"), word.replace("-", "_")
+    flags = [flag for param in context.command.params for flag in param.opts]
+    known = (*flags, "--", "SCRIPT") if verb in ("submit", "run") else flags
+    words = [*OPTIONS_MEANT.items(), *((f"--{key.rpartition('.')[2]}", others) for key, others in KEYS_MEANT.items())]
+    pairs = [(other, flag) for flag, others in words for other in others.split()]
+    meant = [flag for other, flag in pairs if other in (word, dashed)]
+    close = [flag for flag in dict.fromkeys(meant) if flag.partition(" ")[0] in known]
+    needless = next((text for words, text in OPTIONS_NEEDLESS.items() if word in words.split()), None)
+    to_script = context.meta.get(ARGUMENTS_HINT)
+    if not (close or to_script or needless):
+        # Short words are alike by chance, and confirmation is never what somebody meant.
+        spellings = {other: flag for other, flag in pairs if flag in flags}
+        spellings |= {flag[2:]: flag for flag in flags if flag.startswith("--") and flag != "--yes"}
+        parts = PARTS_OF_COMMAND_LINE.items() if "--set" in flags else ()
+        close = [f"--set {part}.{named}=VALUE" for part, table in parts if (named := table.key_named(key))][:1]
+        close = close or [spellings[near] for near in difflib.get_close_matches(word, spellings, n=1, cutoff=0.75)]
+    submit = serried.get_command(context, "submit") if verb in ("run", "rerun") else None
+    is_of_submit = any(option in param.opts for param in (submit.params if submit else ()))
+    is_of_old_run = verb == "rerun" and (meant or is_of_submit)
+    is_of_all = any(option in param.opts for param in serried.params)
+    cases = (
+        (close, "\n".join(filter(None, (f"did you mean {' or '.join(f'`{flag}`' for flag in close)}?", to_script)))),
+        (to_script, to_script),
+        (verb == "run" and is_of_submit, "an option of `serried submit`; `serried run` runs here and now, to the end"),
+        (is_of_old_run, "a rerun keeps the settings of its run; for others: serried submit … --resume RUN"),
+        (is_of_all, f"it stands before the command: serried {option} {path.partition(' ')[2]}"),
+        (needless, needless),
+        (word in VERBS, f"a command does this: serried {word} --help"),
+    )
+    return next((str(hint) for applies, hint in cases if applies), f"{path} --help lists them")

@@ -15,6 +15,7 @@ from serried.cli import options, run_view
 from serried.resume_check.check import DOING, STOPPED, WHOLE, Observer, Rehearsal, Terms, prepare_take, rehearse
 from serried.resume_check.judge import ORDER, explain, is_rounding
 from serried.schedulers.clusters import LOCAL
+from serried.submission.deliver import Prepared
 from serried.views import console
 from serried.views.text import printable
 
@@ -28,13 +29,12 @@ _SHOWN = 8
 @click.option("--stops", type=click.IntRange(1), default=3, metavar="N", help="Number of stops.  [default: 3]")
 @click.option("--steps", type=click.IntRange(2), metavar="N", help="End the training after N steps.")
 @click.option("--seed", type=int, metavar="N", help="Random seed for choosing the stop steps.")
-@click.option(
-    "--tolerance", type=click.FloatRange(0, 1), metavar="X", help="Largest relative difference; 0 compares bit by bit."
-)
+@click.option("--tolerance", type=click.FloatRange(0, 1), metavar="X", help="Largest relative difference; 0 is exact.")
 @click.option("--ignore", multiple=True, metavar="NAME", help="Ignore metrics whose names match, e.g. `grad_*`.")
+@options.yes
 @options.dry_runs
 @run_view.as_json
-def command(*, cluster: str | None, dry_run: bool, as_json: bool, **values: Any) -> None:
+def command(*, cluster: str | None, yes: bool, dry_run: bool, as_json: bool, **values: Any) -> None:
     r"""Check that a training resumes exactly after a stop.
 
     \b
@@ -62,7 +62,7 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, **values: Any)
         options.dry_run(prepare_take(asked, WHOLE, (), terms.steps, Path.cwd(), observe=None), as_json=as_json)
         console.say(f"then the same training again, stopped {terms.stops} times at random steps and resumed")
         return
-    found = _watch(asked, terms)
+    found = _watch(asked, terms, yes=yes)
     if as_json:
         console.out_json(**found.to_json())
     else:
@@ -70,10 +70,15 @@ def command(*, cluster: str | None, dry_run: bool, as_json: bool, **values: Any)
     sys.exit(0 if found.verdict.is_exact else 1)
 
 
-def _watch(asked: Any, terms: Terms) -> Rehearsal:
+def _watch(asked: Any, terms: Terms, *, yes: bool) -> Rehearsal:
     with console.status_line("checking") as line:
 
-        def tell(kind: str, run: str) -> Observer:
+        def tell(kind: str, prepared: Prepared) -> Observer:
+            run = prepared.plan.run
+            if kind == WHOLE:
+                line.clear()
+                options.say_about(prepared.notes, prepared.warnings)
+                options.agree(prepared.warnings, yes=yes)
             line.update(f"{run}, {DOING[kind]}")
 
             def observe(step: int, stops: int) -> None:

@@ -232,7 +232,7 @@ def _choose(
 ) -> RemovalChoice:
     if runs and older is not None:
         raise UsageError("`--older-than` and named runs are mutually exclusive")
-    selections = run_view.select_all(runs)
+    selections = run_view.select_all(runs, own=True)
     for selection in selections:
         if selection.task is not None:
             raise UsageError(f"`{selection}` is a task: a run is removed whole", hint=f"serried clean {runs[0]}")

@@ -14,7 +14,7 @@ from serried.base.errors import Elsewhere, SerriedError, UsageError, reason
 from serried.base.text import counted, spell
 from serried.cli import run_view
 from serried.records import outputs
-from serried.records.index import Selection
+from serried.records.index import LAST, Selection
 from serried.records.outputs import MissingOutputs
 from serried.records.status import statuses_of
 from serried.submission import fetch
@@ -25,7 +25,7 @@ from serried.views.text import printable
 _NAMED = 5
 
 
-@click.command()
+@click.command(epilog=run_view.HELP)
 @run_view.one_run
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
 @click.option(
@@ -51,10 +51,11 @@ def command(
     """
     target = target or (Path() if patterns else None)
     try:
-        selection = run_view.select(run)
+        selection = run_view.select(run, own=True)
     except Elsewhere as elsewhere:
         if target is None:  # its cluster recovers them
             raise
+        run = run.replace(LAST, elsewhere.run, 1) if elsewhere.run else run
         _from_cluster(elsewhere, run, patterns, target, force=force, dry_run=dry_run, as_json=as_json)
     else:
         _from_here(selection, patterns, target, force=force, dry_run=dry_run, as_json=as_json)

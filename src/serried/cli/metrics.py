@@ -107,6 +107,7 @@ def command(
             _out("" if has_rows else writer.header)
             _out(writer.line(row))
             has_rows = True
+        _out("" if has_rows else writer.header)
     if has_rows:
         return
     if measured.what != STEPS:

@@ -169,7 +169,8 @@ def _meant_line(ctx: click.Context, words: Sequence[str], at: int) -> str:
     starts_scripts = {"bash", "sh", *(its.command for _, its in schedulers.every())}
     if first in starts_scripts and rest and _looks_like_job_script(rest[0]):
         return _line(ctx, [*before, rest[0], *(["--", *rest[1:]] if rest[1:] else [])])
-    program = ["python", first] if first.endswith(".py") else [first]
+    is_plain = first.endswith(".sh") and Path(first).is_file() and not _looks_like_job_script(first)
+    program = [*(["python"] if first.endswith(".py") else ["bash"] if is_plain else []), first]
     return _line(ctx, [*before, "--", *program, *rest])
 
 
@@ -243,6 +244,7 @@ def _programs() -> Iterator[str]:
 
 PROGRAM = run_view.Offered("EXPERIMENT", _programs, or_file=True)
 experiment = click.argument("experiment", required=False, type=run_view.EXPERIMENT)
+
 cluster = click.option("--cluster", type=run_view.CLUSTER, help="Where to run; `serried clusters` lists them.")
 common = together(
     click.option("--launch", type=_choice("KIND", _LAUNCH), help="Launcher of the ranks.  [default: agent]"),
@@ -287,7 +289,7 @@ _FLAGS: Sequence[tuple[str, str, Mapping[str, Any], str]] = (
         "--stage",
         "PATH",
         {"multiple": True},
-        "Copy PATH to each node's own disk first; from here, else below `data.root`. May be repeated.",
+        "Copy PATH, from here or `data.root`, to each node's disk. May be repeated.",
     ),
     ("--image", "FILE", {}, "The container image; `off` for none."),
     ("--env", "NAME=VALUE", {"multiple": True}, "Set a variable of the ranks. May be repeated."),
@@ -300,14 +302,9 @@ _FLAGS: Sequence[tuple[str, str, Mapping[str, Any], str]] = (
         "--resume",
         "RUN|PATH",
         {"shell_complete": run_view.complete_runs},
-        "Resume from the newest complete checkpoint of a run (`last`: the newest run) or in PATH.",
+        "Resume from the newest complete checkpoint of a run (`last`: this project's newest) or in PATH.",
     ),
-    (
-        "--from-sweep",
-        "SWEEP[/TRIAL]",
-        {"type": run_view.SWEEP},
-        "Use the parameters of a sweep's best trial, or of TRIAL.",
-    ),
+    ("--from-sweep", "SWEEP[/TRIAL]", {"type": run_view.SWEEP}, "Use the parameters of the best trial, or of TRIAL."),
 )
 flags = together(
     resources,
@@ -378,9 +375,9 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
 
         run, slash, number = source.rpartition("/")
         if slash and number.isdecimal():
-            parameters = results.parameters_of(run_view.select(run), int(number))
+            parameters = results.parameters_of(run_view.select(run, own=True), int(number))
         else:
-            parameters = results.results_of(run_view.select(source)).best
+            parameters = results.results_of(run_view.select(source, own=True)).best
     return Request(
         experiment=experiment,
         command=command,
@@ -535,9 +532,9 @@ def say_about(notes: Iterable[str], warnings: Iterable[str]) -> None:
         (console.warning if isinstance(text, Risk) else console.note)(text)
 
 
-def agree(warnings: Iterable[str], question: str = "submit anyway?") -> None:
+def agree(warnings: Iterable[str], question: str = "submit anyway?", *, yes: bool = False) -> None:
     """Ask about the risks among the warnings, which are printed. Raises UsageError if nobody can answer."""
-    if not any(isinstance(text, Risk) for text in warnings):
+    if yes or not any(isinstance(text, Risk) for text in warnings):
         return
     if not console.can_ask():
         hint = "correct the command, or pass `-y` to submit it as it is"

@@ -42,14 +42,13 @@ def _ranks(context: click.Context, parameter: click.Parameter, text: str) -> tup
 
 @click.command(cls=options.TakesCommand)
 @options.experiment
-@click.option(
-    "--steps", callback=_steps, default="10:20", metavar="A:B", help="After step A, up to step B.  [default: 10:20]"
-)
+@click.option("--steps", callback=_steps, default="10:20", metavar="A:B", help="After step A, to B.  [default: 10:20]")
 @click.option("--rank", "chosen", callback=_ranks, default="0", metavar="R,R", help="Ranks to profile.  [default: 0]")
 @click.option("--memory", is_flag=True, help="Add a snapshot of the GPU's memory.")
 @click.option("--show", metavar="RUN", shell_complete=run_view.complete_runs, help="Print an earlier profile.")
 @options.resources
 @options.common
+@options.yes
 @click.option("--dry-run", is_flag=True, help="Print the plan and run nothing.")
 @run_view.as_json
 def command(
@@ -87,6 +86,8 @@ def command(
     if dry_run:
         options.dry_run(prepared, as_json=as_json)
         return
+    options.say_about(prepared.notes, prepared.warnings)
+    options.agree(prepared.warnings, yes=values["yes"])
     stopper = Stopper(prepared.plan.run, prepared.plan.directory, wanted)
     with console.status_line(f"profiling steps {steps[0]} to {steps[1]} of run {prepared.plan.run}"):
         done = run_to_end(prepared, here=is_here, tick=stopper.tick)

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import click
 
 from serried.base import shell
-from serried.base.errors import MissingProgramError, RunNotFoundError, SerriedError, UsageError, install_hint
+from serried.base.errors import MissingProgramError, SerriedError, UsageError, did_you_mean, install_hint
 from serried.base.text import ago, local_time
 from serried.cli import run_view
 from serried.records import index
@@ -237,6 +237,7 @@ def describe_all(values: Mapping[str, Any], _input: BinaryIO, _output: BinaryIO)
             jobs=jobs,
             status=status.to_json(),
             line=Line.of(status, now),
+            source=summary.source if summary else "",
         )
         runs.append(run._asdict())
     return {"runs": runs}
@@ -291,7 +292,8 @@ def command(
     oldest = run_view.moment("--since", since, time.time()) if since else None
     named = [part.strip().upper().replace("-", "_") for word in states for part in word.split(",") if part.strip()]
     if unknown := [state for state in named if state not in [*State]]:
-        raise UsageError(f"unknown state: `{unknown[0].lower()}`", hint=f"one of {', '.join(State).lower()}")
+        hint = did_you_mean(unknown[0].lower(), [*map(str.lower, State)]) or f"one of {', '.join(State).lower()}"
+        raise UsageError(f"unknown state: `{unknown[0].lower()}`", hint=hint)
     listing = Listing(words, frozenset(named), projects, everything, number, oldest)
     if seconds is not None:
         if as_json:
@@ -333,7 +335,7 @@ def _of_job(word: str) -> str:
     """The id of the run that has had this job, if there is one."""
     try:
         return index.find(word).record.id
-    except RunNotFoundError:
+    except UsageError:
         return word
 
 

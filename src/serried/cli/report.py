@@ -39,7 +39,7 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, explai
     are a table.
 
     \b
-    serried report                       the newest run
+    serried report                       the newest run of this project
     serried report lr-sweep/17           task 17 alone
     serried report lr-sweep              each trial in a line
     serried report 4711                  the run of this job

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from serried.schema.outputs import Outputs
 
 HELP = (
-    "RUN is an id, a unique prefix of one, a name, `last`, or the scheduler's job id; RUN/17 (or 4711_17) is task 17"
-    " of an array."
+    "RUN is an id, a unique prefix of one, a name, `last` (the newest run of this project), or the scheduler's job id;"
+    " RUN/17 (or 4711_17) is task 17 of an array."
 )
 
 
@@ -41,7 +41,7 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
     from serried.records import index
 
-    items = [CompletionItem(names.LAST_RUN, help="the newest run")] if names.LAST_RUN.startswith(incomplete) else []
+    items = [CompletionItem(names.LAST_RUN, help="the newest here")] if names.LAST_RUN.startswith(incomplete) else []
     runs = index.all_runs()
     items += [CompletionItem(run.id, help=printable(run.name)) for run in runs.ended if run.id.startswith(incomplete)]
     for record in runs.open:
@@ -88,22 +88,24 @@ def _sweeps() -> Iterator[str]:
 
 SWEEP = Offered("SWEEP", _sweeps)
 EXPERIMENT = Offered("EXPERIMENT", lambda: _catalogue().experiments)
+TO_SWEEP = Offered("EXPERIMENT", lambda: [*_catalogue().sweeps, *_catalogue().experiments], or_file=True)
 CLUSTER = Offered("NAME", lambda: [cluster.name for cluster in _catalogue().clusters])
 one_run = click.argument("run", metavar="RUN", shell_complete=complete_runs)
 last_run = click.argument("run", metavar="[RUN]", default=names.LAST_RUN, shell_complete=complete_runs)
-"""One run, by default the newest."""
+"""One run, by default the newest of this project."""
 many_runs = click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 without_asking = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
-def select(word: str) -> Selection:
-    """The run that `word` means. A note about the choice goes to stderr."""
+def select(word: str, *, own: bool = False) -> Selection:
+    """The run that `word` means. A note goes to stderr. With `own`, for changes, `last` is a run of this project."""
     from serried.records import index
     from serried.submission.reconcile import find_out  # `ps` selects no run
 
+    here = Path() if own else None
     try:
-        selection = index.find(word)
+        selection = index.find(word, own=here)
     except RunNotFoundError:
         if not index.clusters():
             raise
@@ -111,7 +113,7 @@ def select(word: str) -> Selection:
 
         for answer in relay.listings(index.clusters()):
             warn_of(answer)
-        selection = index.find(word)
+        selection = index.find(word, own=here)
     find_out(selection.record)
     if selection.note:
         console.note(selection.note)
@@ -140,9 +142,9 @@ def insist_on_one(selection: Selection, options: str = "") -> None:
         raise UsageError(f"run `{selection}` is an array, and each task has its own ranks", hint=hint)
 
 
-def select_all(words: Iterable[str]) -> list[Selection]:
+def select_all(words: Iterable[str], *, own: bool = False) -> list[Selection]:
     """Each run once, in the order given."""
-    return list({str(selection): selection for selection in map(select, words)}.values())
+    return list({str(selection): selection for selection in (select(word, own=own) for word in words)}.values())
 
 
 def with_sweeps(chosen: Iterable[Selection]) -> list[Selection]:

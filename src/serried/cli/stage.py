@@ -50,9 +50,10 @@ DEFAULTS: Mapping[str, Any] = {
 @options.resources
 @options.common
 @click.option("--warm", is_flag=True, help="Stage the data now, where it may stay for the next job.")
+@options.yes
 @options.dry_runs
 @run_view.as_json
-def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, **values: Any) -> None:
+def command(*, what: tuple[str, ...], warm: bool, yes: bool, dry_run: bool, as_json: bool, **values: Any) -> None:
     r"""Show the data that an experiment stages to its nodes and the cost, or stage the data now.
 
     \b
@@ -64,7 +65,7 @@ def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, 
     scheduler chooses the nodes.
     """
     overrides = options.overrides(values, values["settings"])
-    resolved = _resolve(what, overrides, values["cluster"])
+    resolved = _resolve(what, {"resources.gpus": 0, **overrides}, values["cluster"])  # unknown GPUs do not matter here
     if not warm:
         _show(resolved, as_json=as_json)
         return
@@ -77,6 +78,7 @@ def command(*, what: tuple[str, ...], warm: bool, dry_run: bool, as_json: bool, 
         options.dry_run(prepared, as_json=as_json)
         return
     options.show_plan(prepared)
+    options.agree(prepared.warnings, yes=yes)
     with console.status_line("staging") as line:
         status = see_through(
             prepared,

@@ -184,7 +184,7 @@ def _exit(found: Sequence[RunStatus], timeout: str | None) -> None:
 _NAMED = 5
 
 
-@click.command()
+@click.command(epilog=run_view.HELP)
 @run_view.many_runs
 @run_view.without_asking
 @click.option("--save", is_flag=True, help="Let ranks save first, as before the time limit.")
@@ -209,7 +209,7 @@ def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool, forget: 
         run_view.exclude("--save", "--save gives ranks time, --now gives them none", now=now)
     if forget:
         run_view.exclude("--forget", "--forget is for a run that may have no job", save=save, now=now)
-    selections = run_view.select_all(runs)
+    selections = run_view.select_all(runs, own=True)
     if forget:
         _forget({selection.record.id: selection.record for selection in selections}, yes=yes)
     else:
@@ -274,6 +274,8 @@ def _await(requested: list[Selection], grace: int, lead: int) -> None:
 
 
 def _forget(records: Mapping[str, Record], *, yes: bool) -> None:
+    for record in records.values():
+        reconcile.uncertain(record)  # of all, before the first is given up
     if not yes and not run_view.agreed("forget", "forgotten", f"the submission of {', '.join(records)}"):
         return
     for run, record in records.items():

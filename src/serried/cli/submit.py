@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,25 +21,16 @@ from serried.submission.prepare import prepare
 from serried.submission.request import decide, decide_all
 from serried.views import console
 
+_AFTER = "Start after RUN completes; `:any` after any end, `:notok` only if RUN does not complete."
+_SNAPSHOT = "Run a copy of the code, or the project itself.  [default: a copy; a job script runs in place]"
+
 
 @click.command(cls=options.TakesCommand)
 @click.argument("experiments", nargs=-1, type=options.PROGRAM)
 @options.flags
-@click.option(
-    "--chain", type=click.IntRange(1), metavar="N", help="At most N attempts, each resuming from the one before."
-)
-@click.option(
-    "--after",
-    metavar="RUN[:any|:notok]",
-    multiple=True,
-    shell_complete=run_view.complete_runs,
-    help="Start after RUN completes; `:any` after any end, `:notok` only if RUN does not complete.",
-)
-@click.option(
-    "--snapshot/--in-place",
-    default=None,
-    help="Run a copy of the code, or the project itself.  [default: a copy; a job script runs in place]",
-)
+@click.option("--chain", type=click.IntRange(1), metavar="N", help="At most N attempts, each resuming from the last.")
+@click.option("--after", metavar="RUN[:any|:notok]", multiple=True, shell_complete=run_view.complete_runs, help=_AFTER)
+@click.option("--snapshot/--in-place", default=None, help=_SNAPSHOT)
 @options.yes
 @options.wait
 def command(
@@ -60,7 +52,7 @@ def command(
     serried submit train --nodes 4 --set seed=3     one of several, with changes
     serried submit train --set config.lr=0.1        a setting of the training
     serried submit train --resume last --time 12h   from the checkpoint of a run
-    serried submit train --after last               after the newest run
+    serried submit train --after last               after the project's newest
     serried submit train --chain 7                  at most seven jobs, one by one
     serried submit prepare train evaluate           several, ordered by `after`
     serried submit --commands commands.txt          a task for each line
@@ -91,7 +83,7 @@ def command(
     send(*prepared, dry_run=values["dry_run"], as_json=values["as_json"], yes=yes, wait=wait)
 
 
-@click.command()
+@click.command(epilog=run_view.HELP)
 @run_view.one_run
 @click.option("--failed/--all", default=None, help="Of an array, repeat the tasks that did not complete, or all tasks.")
 @click.option("--fresh", is_flag=True, help="Start where that run started, not from its newest checkpoint.")
@@ -112,7 +104,7 @@ def rerun_command(*, run: str, failed: bool | None, fresh: bool, new_code: bool,
     """
     from serried.submission.again import prepare_again
 
-    selection = run_view.select(run)
+    selection = dataclasses.replace(run_view.select(run, own=True), note=None)  # the note is printed
     try:
         with options.progress(dry_run=how["dry_run"]) as observe:
             prepared = prepare_again(
@@ -139,8 +131,7 @@ def send(*prepared: Prepared, dry_run: bool, as_json: bool, yes: bool, wait: boo
         return
     for one in prepared:
         options.show_plan(one, several=len(prepared) > 1)
-    if not yes:
-        options.agree(text for one in prepared for text in one.warnings)
+    options.agree((text for one in prepared for text in one.warnings), yes=yes)
     records: list[Record] = []
     try:
         for one in prepared:

@@ -66,6 +66,9 @@ def _number(flag: str, about: str) -> Callable[[Any], Any]:
     return click.option(flag, type=click.IntRange(1), metavar="N", help=about)
 
 
+_RANDOM = "Draw values: log:1e-6..1e-2, uniform:0..1, int:1..8, or one of a,b,c."
+_METHOD = "For parameters of a file or table: try all values, or draw them; bayes draws near good trials, with Optuna."
+_PLOT = "Also draw the trials: `sweep.png` writes sweep-history.png and others; or .svg, .pdf."
 _new_code = click.option("--new-code", is_flag=True, help="Use the present code of the project, not that of the sweep.")
 
 
@@ -88,29 +91,15 @@ def _meant(word: str) -> str | None:
 
 
 @command.command(SUBMIT, cls=TakesSweep)
-@options.experiment
+@click.argument("experiment", required=False, type=run_view.TO_SWEEP)
 @click.option("--grid", "grids", metavar="NAME=A,B,C", multiple=True, help="Try each of these values.")
-@click.option(
-    "--random",
-    "ranges",
-    metavar="NAME=RANGE",
-    multiple=True,
-    help="Draw values: log:1e-6..1e-2, uniform:0..1, int:1..8, or one of a,b,c.",
-)
+@click.option("--random", "ranges", metavar="NAME=RANGE", multiple=True, help=_RANDOM)
 @_number("--count", "Number of draws; of a grid, the most trials.")
-@click.option(
-    "--method",
-    type=click.Choice(definition.METHODS),
-    help="For parameters of a file or table: try all values, or draw them; bayes draws near good trials, with Optuna.",
-)
+@click.option("--method", type=click.Choice(definition.METHODS), help=_METHOD)
 @_number("--seeds", "N trials of each combination, with `seed` 0 to N-1.")
 @_number("--workers", "At most N jobs at once, each of which runs one trial after another.")
 @click.option("--metric", metavar="NAME:max|min", help="The logged value that orders the trials.")
-@click.option(
-    "--metric-from",
-    metavar="stdout:REGEX|file:PATH:KEY",
-    help="Where the program prints or writes it, if it does not log it.",
-)
+@click.option("--metric-from", metavar="stdout:REGEX|file:PATH:KEY", help="Where the program prints or writes it.")
 @click.option("--wandb", "at_wandb", is_flag=True, help="Create the sweep of FILE at W&B, which draws the parameters.")
 @options.flags
 @options.yes
@@ -317,13 +306,7 @@ def _find_definition(word: str | None, *, is_complete: bool) -> tuple[SweepDefin
 @click.option("--best", is_flag=True, help="Print the best parameters alone, as arguments; with --json as JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print all trials as CSV.")
 @run_view.as_json
-@click.option(
-    "--plot",
-    "picture",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Also draw the trials: `sweep.png` writes sweep-history.png and others; or .svg, .pdf.",
-)
+@click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="FILE", help=_PLOT)
 def show_command(
     *, run: str, metric: str | None, everything: bool, best: bool, as_csv: bool, as_json: bool, picture: Path | None
 ) -> None:
@@ -460,7 +443,7 @@ def _suggest(found: SweepResults) -> None:
 
 def _whole(run: str, of_one: str) -> Selection:
     """The run, which is not one trial. `of_one` is the command for a trial."""
-    selection = run_view.select(run)
+    selection = run_view.select(run, own=True)
     if selection.task is not None:
         raise UsageError(f"`{selection}` is one trial of a sweep", hint=f"{of_one} {selection}")
     return selection

@@ -103,7 +103,7 @@ def sync(*, runs: tuple[str, ...], follow: bool, dry_run: bool, as_json: bool) -
     The exit code is 1 if an upload failed, or without a key; 3 if the server cannot
     be reached.
     """
-    chosen = run_view.select_all(runs) if runs else [Selection(record) for record in index.records()]
+    chosen = run_view.select_all(runs, own=True) if runs else [Selection(record) for record in index.records()]
 
     def offline_runs() -> list[OfflineRun]:
         return [run for selection in chosen for run in _offline_runs(selection)]

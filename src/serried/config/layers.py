@@ -1037,8 +1037,9 @@ def _cluster(
         return Setting(name, Origin("machine", "recognised")), warnings
     known = cluster_names(given)
     if setting.value not in known:
-        hint = f"known here: {_listed(known)}; `[clusters.{setting.value}]` describes another"
-        raise setting.origin.error(f"unknown cluster `{setting.value}`", did_you_mean(setting.value, known) or hint)
+        hint = f"known here: {_listed(known)}; `[clusters.{setting.value or 'NAME'}]` describes another"
+        message = f"unknown cluster `{setting.value}`" if setting.value else "the name of the cluster is empty"
+        raise setting.origin.error(message, did_you_mean(setting.value, known) or hint)
     return setting, ()
 
 

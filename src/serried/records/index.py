@@ -24,12 +24,12 @@ from serried.base.files import make_directory, read_bytes, read_json, write_byte
 from serried.base.text import seconds_of
 from serried.records.record import Record, RecordUnreadable, Submission, is_id, records_directory
 from serried.schema import SCHEMA, names
-from serried.schema.layout import TaskDirectory, state_directory
+from serried.schema.layout import TaskDirectory, project_folder, sent_key, state_directory
 from serried.schema.successor_commands import task_of
 
 LAST = names.LAST_RUN
 _SHOWN = 5
-_VERSION = 3
+_VERSION = 4
 _TICKS_NS = 2_000_000_000
 """A folder that changed less than this before the file was written may change again at the same time stamp."""
 _JOB = re.compile(r"(\d+)(?:_(\d+)|\[(\d*)\])?(?:\.([\w.-]+))?")
@@ -85,6 +85,7 @@ class EndedRun(NamedTuple):
     """Seconds since the epoch."""
     jobs: Sequence[str]
     """The scheduler's ids of all its jobs."""
+    source: str
 
     @property
     def record(self) -> Record:
@@ -122,19 +123,19 @@ class EndedRuns:
     def newest(self, number: int) -> list[EndedRun]:
         return _decoded(self.lines[:number])
 
-    def named(self, name: str) -> list[EndedRun]:
-        text = json.dumps(name).encode()
-        return [run for run in _decoded([line for line in self.lines if text in line]) if run.name == name]
+    def where(self, fact: str, value: str) -> list[EndedRun]:
+        return [run for run in self._with(json.dumps(value)) if getattr(run, fact) == value]
 
     def beginning_with(self, prefix: str) -> list[EndedRun]:
         """Those whose id begins so."""
-        begin = b"[" + json.dumps(prefix).encode()[:-1]
-        return _decoded([line for line in self.lines if line.startswith(begin)])
+        return [run for run in self._with(json.dumps(prefix)[:-1]) if run.id.startswith(prefix)]
 
     def with_job(self, number: str) -> list[EndedRun]:
         """Those that may have a job with this number."""
-        text = f'"{number}'.encode()
-        return _decoded([line for line in self.lines if text in line])
+        return self._with(f'"{number}')
+
+    def _with(self, text: str) -> list[EndedRun]:
+        return _decoded([line for line in self.lines if text.encode() in line])
 
 
 def _decoded(lines: Sequence[bytes]) -> list[EndedRun]:
@@ -176,17 +177,17 @@ def planned_at(record: Record) -> int:
         return 0
 
 
-def find(selector: str) -> Selection:
+def find(selector: str, *, own: Path | None = None) -> Selection:
     """The run that an id, `last`, a name, a unique prefix of an id or the scheduler's id of a job means.
 
     `RUN/17` is its task 17, as `4711_17` is if the scheduler writes so. A name of several runs means the newest of
-    them, with a note. A job id that several runs have had is refused: schedulers reuse ids.
+    them, with a note. A job id that several runs have had is refused: schedulers reuse ids. `last` is the newest run
+    of the current folder's project, or else of all projects. With `own` it is a run of the project in that folder.
     """
-    selection = _find_run(selector)
-    if selection is not None:
+    if selection := _find_run(selector, own=own):
         return selection
     run, slash, task = selector.rpartition("/")
-    selection = _find_run(run) if slash and task.isdecimal() else None
+    selection = _find_run(run, own=own) if slash and task.isdecimal() else None
     if selection is None:
         _check_elsewhere(selector)
         raise _not_found(selector)
@@ -206,7 +207,7 @@ def _task(selection: Selection, index: int) -> Selection:
     return Selection(selection.record, index, selection.note)
 
 
-def _find_run(selector: str) -> Selection | None:
+def _find_run(selector: str, *, own: Path | None) -> Selection | None:
     if not selector:
         return None
     if is_id(selector):
@@ -214,19 +215,48 @@ def _find_run(selector: str) -> Selection | None:
             return Selection(Record.load(selector))
     runs = all_runs()
     if selector == LAST:
-        own = [runs.ended.latest, *((planned_at(record), record.id) for record in runs.open)]
-        created, run, cluster = _newest_elsewhere()
-        if created * 1e9 > max(own)[0]:
-            raise Elsewhere(cluster, f"run `{run}` is on cluster `{cluster}`")
-        return _newest(own)
+        return _last(runs, own=own)
     named = [(planned_at(record), record.id) for record in runs.open if _name(record) == selector]
-    named += [(run.planned, run.id) for run in runs.ended.named(selector)]
-    if named:
-        newest = _newest(named)
-        if newest is None or len(named) == 1:
-            return newest
-        return Selection(newest.record, note=f"{len(named)} runs are named `{selector}`; this is the newest")
-    return _by_prefix(selector, runs) or _by_job(selector, runs)
+    named += [(run.planned, run.id) for run in runs.ended.where("name", selector)]
+    if newest := _newest(named):
+        note = f"{len(named)} runs are named `{selector}`; this is the newest" if len(named) > 1 else None
+        return Selection(newest.record, note=note)
+    return _by_prefix(selector, runs) or _by_job(selector, runs, own=own)
+
+
+def _last(runs: AllRuns, *, own: Path | None) -> Selection | None:
+    """The newest run of a project; without its file, of the nearest folder from here upwards that has runs."""
+    if meant := os.environ.get(names.MEANT):
+        return _find_run(meant, own=own)
+    known = [(planned_at(record), record.id, "", _name(record, "source")) for record in runs.open]
+    known += [(int(run.created * 1e9), run.id, cluster, run.source) for cluster, run in _elsewhere()]
+    folder = Path(own or "")
+    with contextlib.suppress(OSError):  # the current folder may have been deleted
+        folder = Path(os.path.abspath(folder))  # noqa: PTH100 - links stay, as in the plan
+    around = (folder, *folder.parents)
+    roots = _with_file(around)[:1] or around
+    for root in roots:
+        source = str(project_folder(root))
+        here = [(run.planned, run.id, "") for run in runs.ended.where("source", source)]
+        here += [each[:3] for each in known if each[3] == source or (each[2] and _is_sent(root, each[3]))]
+        if here:
+            return _of_newest(*max(here))
+    newest = max([(*runs.ended.latest, ""), *(each[:3] for each in known)])
+    if own is None or not newest[0] or names.AT in os.environ:
+        return _of_newest(*newest)
+    hint = f"name a run by its id; the newest of all is `{newest[1]}`"
+    raise RunNotFoundError(f"the project in `{roots[0]}` has no runs", hint=hint)
+
+
+def _of_newest(planned: int, run: str, cluster: str) -> Selection | None:
+    if cluster:
+        raise Elsewhere(cluster, f"run `{run}` is on cluster `{cluster}`", run=run)
+    return _newest([(planned, run)])
+
+
+def _is_sent(root: Path, source: str) -> bool:
+    """Whether `source`, the folder of a run elsewhere, is that of the project in `root` there."""
+    return source.endswith("/" + sent_key(f"{os.uname().nodename}:{os.path.realpath(root)}"))
 
 
 def _by_prefix(selector: str, runs: AllRuns) -> Selection | None:
@@ -238,7 +268,7 @@ def _by_prefix(selector: str, runs: AllRuns) -> Selection | None:
     return Selection(records[0]) if records else None
 
 
-def _by_job(selector: str, runs: AllRuns) -> Selection | None:
+def _by_job(selector: str, runs: AllRuns, *, own: Path | None) -> Selection | None:
     """Reads the submissions of all open runs, so it comes last. Raises RunNotFoundError for the job of several runs."""
     match = _JOB.fullmatch(selector)
     if match is None:
@@ -254,7 +284,12 @@ def _by_job(selector: str, runs: AllRuns) -> Selection | None:
     if len(jobs) > 1:
         records = sorted((record for record, _, _ in jobs.values()), key=planned_at, reverse=True)
         raise RunNotFoundError(f"{len(records)} runs have had a job `{selector}`", hint=_listed(records))
-    return next((_of_job(*found, task or index) for found in jobs.values()), None)
+    for record, submission, at in jobs.values():
+        found = _of_job(record, submission, at, task or index)
+        if own is not None and server and "." not in submission.jobs[at]:  # `stop` must not end all steps for one
+            raise RunNotFoundError(f"`{selector}` is only a step of `{found}`", hint=f"`{found}` is the whole run")
+        return found
+    return None
 
 
 def _is_same_job(job: str, number: str, server: str) -> bool:
@@ -291,9 +326,10 @@ def _newest(known: Iterable[tuple[int, str]]) -> Selection | None:
     return Selection(Record(records_directory() / run)) if planned else None
 
 
-def _name(record: Record) -> str:
+def _name(record: Record, fact: str = "name") -> str:
+    """Its name, or its `source`; `?` if that cannot be read."""
     try:
-        return record.summary.name
+        return str(getattr(record.summary, fact))
     except RecordUnreadable:
         return "?"
 
@@ -309,13 +345,15 @@ def _not_found(selector: str) -> RunNotFoundError:
     words |= {name for run in runs.ended for name in (run.id, run.name)}
     close = difflib.get_close_matches(selector, sorted(words), n=1)
     hint = f"did you mean `{close[0]}`? (serried ps --all lists them)" if close else "serried ps --all lists them"
+    if selector.isdecimal() and not close:
+        hint += "\nno record has the own number of an array task: write ARRAY_TASK, as in `4711_7`"
     return RunNotFoundError(f"unknown run: `{selector}`", hint=hint)
 
 
 def first_step() -> str:
     """The command for a first run in this folder."""
     here = Path.cwd()
-    if any((folder / "serried.toml").exists() for folder in (here, *here.parents)):
+    if _with_file((here, *here.parents)):
         return "serried submit"
     return "serried submit -- python train.py" if (here / "train.py").exists() else "serried init"
 
@@ -333,6 +371,7 @@ class RunElsewhere(NamedTuple):
     """As `ps --json` prints it."""
     line: Sequence[Any]
     """As `ps` prints it: a `Line` of `views.run_lines`."""
+    source: str = ""
 
 
 class ClusterRuns(NamedTuple):
@@ -377,11 +416,6 @@ def _elsewhere() -> Iterator[tuple[str, RunElsewhere]]:
             yield cluster, run
 
 
-def _newest_elsewhere() -> tuple[float, str, str]:
-    """When the newest run elsewhere was submitted, its id and its cluster; zero without one."""
-    return max(((run.created, run.id, cluster) for cluster, run in _elsewhere()), default=(0.0, "", ""))
-
-
 def _check_elsewhere(selector: str) -> None:
     """Raise Elsewhere if `selector` means a run on another cluster: its id or name, a prefix, or its job's id.
 
@@ -405,6 +439,16 @@ def _check_elsewhere(selector: str) -> None:
         raise RunNotFoundError(f"`{selector}` means {len(found)} runs", hint=hint)
     for cluster, run in found:
         raise Elsewhere(cluster, f"run `{run.id}` is on cluster `{cluster}`")
+
+
+def _with_file(folders: Iterable[Path]) -> list[Path]:
+    return [each for each in folders if (each / "serried.toml").exists() or _is_named(each / "pyproject.toml")]
+
+
+def _is_named(file: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return b"tool.serried" in file.read_bytes()
+    return False
 
 
 def _path() -> Path:
@@ -442,6 +486,7 @@ def _ended(record: Record) -> EndedRun | None:
             created=seconds_of(summary.created) or 0.0,
             ended=seconds_of(end.ended),
             jobs=[job for submission in record.all_submissions() for job in submission.jobs],
+            source=summary.source,
         )
     except (RecordUnreadable, OSError):
         return None

@@ -17,7 +17,7 @@ from serried.base import NamedTuple, files
 from serried.base.errors import SerriedError, UsageError
 from serried.base.files import MODES, PRIVATE_DIRECTORY, make_directory, read_json, write_json
 from serried.schema import SCHEMA, codec, names
-from serried.schema.layout import RecordDirectory, RunDirectory, state_directory
+from serried.schema.layout import RecordDirectory, RunDirectory, project_folder, state_directory
 from serried.schema.names import SubmissionState
 from serried.schema.plan import Plan
 from serried.schema.successor_commands import job_of, number_of, offset_of, task_of, tokens_of
@@ -81,6 +81,7 @@ class Summary(NamedTuple):
     """The metric that matters most; empty if the plan names none."""
     shares_logs: bool = False
     """The ranks of a node share a log, except rank 0."""
+    source: str = ""
 
     @property
     def size(self) -> str:
@@ -116,6 +117,7 @@ class Summary(NamedTuple):
             sweep=plan.sweep.first if plan.sweep else None,
             script=plan.script is not None,
             shares_logs=plan.shares_logs,
+            source=str(project_folder(Path(plan.source.directory))),
             metric=metric or (plan.sweep.metric if plan.sweep else ""),
         )
 

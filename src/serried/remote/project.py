@@ -34,7 +34,7 @@ from serried.base.errors import SerriedError, UsageError, reason
 from serried.base.files import FULL, check_ours_alone, make_directory, write_bytes
 from serried.config import layers
 from serried.remote.client import ConnectionLost, RemoteSession
-from serried.schema.layout import SENT, SENT_SETTINGS, state_directory
+from serried.schema.layout import SENT, SENT_SETTINGS, sent_key, state_directory
 from serried.submission import snapshot
 from serried.submission.snapshot import MANIFEST, PRIVATE, SentFile, SentProject
 
@@ -62,7 +62,7 @@ class LocalProject(NamedTuple):
 
     @property
     def key(self) -> str:
-        return _key(self.sent.origin)
+        return sent_key(self.sent.origin)
 
     def open(self, path: str) -> BinaryIO:
         top, _, rest = path.partition("/")
@@ -134,11 +134,7 @@ def place_of(target: Path, environ: Mapping[str, str]) -> dict[str, str]:
     here = next(folder for folder in (target, *target.parents) if folder.is_dir())
     found = layers.find(here, environ)
     root = (found.directory if found.project else snapshot.root_of(here)).resolve()
-    return {"key": _key(f"{os.uname().nodename}:{root}"), "start": os.path.relpath(target.resolve(), root)}
-
-
-def _key(origin: str) -> str:
-    return hashlib.sha256(origin.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return {"key": sent_key(f"{os.uname().nodename}:{root}"), "start": os.path.relpath(target.resolve(), root)}
 
 
 def _surveyed(root: Path, top: Path, given: list[layers.Layer]) -> snapshot.Survey:

@@ -105,6 +105,7 @@ def _environment(error: Elsewhere) -> dict[str, str]:
         **{name: os.environ[name] for name in (*_OF_TERMINAL, *own) if name in os.environ},
         **error.variables,
         names.AT: error.cluster,
+        **({names.MEANT: error.run} if error.run else {}),
         "SERRIED_CLUSTER": error.cluster,
         "COLUMNS": str(columns),
         "LINES": str(lines),

@@ -33,8 +33,8 @@ DOING = {WHOLE: "uninterrupted", STOPPED: "stopped and resumed", AGAIN: "uninter
 
 Observer = Callable[[int, int], None]
 """Receives the present step of rank 0, and the number of stops so far."""
-TellTake = Callable[[str, str], Observer]
-"""Receives the kind of a take that begins, and its run's id; returns the observer of its progress."""
+TellTake = Callable[[str, Prepared], Observer]
+"""Receives the kind of a take before it begins, and its plan; returns the observer of its progress."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def rehearse(request: Request, directory: Path, terms: Terms, tell: TellTake) ->
     def take(kind: str, stops: Sequence[int]) -> FinishedRun:
         """Run the training to its end, with a stop notice whenever its ranks wait for one."""
         prepared = prepare_take(request, kind, stops, terms.steps, directory)
-        caller = Prompter(RunDirectory(Path(prepared.plan.directory)), tell(kind, prepared.plan.run))
+        caller = Prompter(RunDirectory(Path(prepared.plan.directory)), tell(kind, prepared))
         done = run_to_end(prepared, here=terms.is_here, tick=caller.tick)
         done.check(DOING[kind])
         return done

@@ -128,6 +128,13 @@ def project_folder(path: Path) -> Path:
     return Path(match[1]) if match else path
 
 
+def sent_key(origin: str) -> str:
+    """The name of that folder: `origin` is the other machine, a colon, and the project's folder there."""
+    import hashlib  # slow to load
+
+    return hashlib.sha256(origin.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
 def run_directory(root: str, project: str, experiment: str, run: str) -> str:
     """The path of a run directory below `root`, for any names of project and experiment."""
     return posixpath.join(root, slug(project), slug(experiment), run)

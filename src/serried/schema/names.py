@@ -28,6 +28,7 @@ LOG_SHARED = "SERRIED_LOG_SHARED"  # set for ranks that share a log
 NODE = "SERRIED_NODE"  # the node's index, because several nodes of a lab share one /proc
 
 # For a job script and all that it starts.
+MEANT = "SERRIED_LAST"  # there, too: the run that `last` means where the command was typed
 AT = "SERRIED_AT"  # on a login node, of a command that came from another machine: the cluster by its name there
 SENT_SECRETS = "SERRIED_SENT_SECRETS"  # of such a command: the names in the other machine's `env_file`, with commas
 SHIMS = "SERRIED_SHIMS"  # the folder with `bin/`, `rank` and `bash_env`
@@ -156,7 +157,7 @@ WITHDRAWN = "withdrawn"
 """The owner in the claim of a withdrawn submission: no job may run with its token."""
 
 LAST_RUN = "last"
-"""The word for the newest run."""
+"""The word for the newest run of a project."""
 
 RUNSCRIPT = "%runscript"
 """The command that stands for an Apptainer image's own program, which is a file in the image."""

@@ -73,16 +73,11 @@ def prepare_again(
         observe: as for `prepare`.
 
     Raises UsageError if the plan, the code or the commands of its tasks do not exist any more, and with code
-    NO_TASK_FAILED if there are no `failed` tasks.
+    NO_TASK_FAILED if there are no `failed` tasks; SubmissionUncertain if the run itself may still begin.
     """
     record = selection.record
-    try:
-        old = record.plan
-    except RecordUnreadable as error:
-        raise UsageError(error.message, hint=error.hint) from None
-    if old.sweep and old.sweep.service and added is None:
-        hint = f"`serried sweep add {old.sweep.first} --count 1` requests a further one"
-        raise UsageError("W&B gives each trial to one agent, so a trial cannot be repeated", hint=hint)
+    old = _plan_of(record)
+    _check_repeatable(record, old, is_added=added is not None)
     notes: tuple[str, ...] = ()
     if tasks is None and added is None:
         array, notes = _array(selection, old.array, failed=failed)
@@ -138,6 +133,22 @@ def prepare_again(
     resolved = resolved._replace(warnings=tuple(warnings))
     prepared = prepare(plan, resolved, environ, each, trials=trials, observe=observe)
     return prepared._replace(user_script=text, calls=calls, notes=(*prepared.notes, *notes))
+
+
+def _plan_of(record: Record) -> Plan:
+    try:
+        return record.plan
+    except RecordUnreadable as error:
+        raise UsageError(error.message, hint=error.hint) from None
+
+
+def _check_repeatable(record: Record, plan: Plan, *, is_added: bool) -> None:
+    if any(submission.is_open for submission in record.submissions) and record.end is None:
+        hint = f"`serried wait {record.id}` finds out; `serried stop --forget {record.id}` gives it up before a rerun"
+        raise SubmissionUncertain(f"the scheduler may have the job of run `{record.id}`: both would train", hint=hint)
+    if plan.sweep and plan.sweep.service and not is_added:
+        hint = f"`serried sweep add {plan.sweep.first} --count 1` requests a further one"
+        raise UsageError("W&B gives each trial to one agent, so a trial cannot be repeated", hint=hint)
 
 
 def _array(selection: Selection, array: Array | None, *, failed: bool | None) -> tuple[Array | None, tuple[str, ...]]:
@@ -270,23 +281,20 @@ def resume_from(word: str, array: Array | None, directory: Path) -> Beginning:
     if word.startswith(("/", "./", "../", "~")) or word in (".", ".."):
         return _from_path(path)
     try:
-        selection = index.find(word)
+        selection = index.find(word, own=directory)
     except RunNotFoundError as error:
         if os.path.lexists(path):
             return _from_path(path)
-        raise RunNotFoundError(f"`{word}` is neither a run nor a path in this folder", hint=error.hint) from None
+        none = error.message if word == names.LAST_RUN else f"`{word}` is neither a run nor a path in this folder"
+        raise RunNotFoundError(none, hint=error.hint) from None
     return _from_run(selection, array)
 
 
 def _from_run(selection: Selection, array: Array | None) -> Beginning:
     """The checkpoints of a run. Each task of an array resumes from the task with its number."""
     record = selection.record
-    try:
-        _ = record.plan
-    except RecordUnreadable as error:
-        raise UsageError(error.message, hint=error.hint) from None
+    theirs = _plan_of(record).array
     record.check_directory("checkpoints")
-    theirs = record.plan.array
     if selection.task is not None or theirs is None:
         tasks: tuple[int | None, ...] = (selection.task,)
     elif array is None:
@@ -404,7 +412,7 @@ def run_after(text: str, plan: Plan) -> Followed:
     """
     word, condition = parse_dependency(text)
     try:
-        selection = index.find(word)
+        selection = index.find(word, own=Path(plan.source.directory))
     except RunNotFoundError as error:
         if ":" in word:
             error.hint = "the condition is `:ok`, `:any` or `:notok`"

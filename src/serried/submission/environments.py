@@ -376,7 +376,7 @@ USUAL_PROGRAMS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "b
 def _absent(plan: Plan, text: str, program: str = "", workdir: Path | None = None) -> Risk:
     """The risk that compute nodes lack a program, too. Raises UsageError if they must."""
     file = workdir / program if workdir and program else None
-    hint = did_you_mean(program, USUAL_PROGRAMS)
+    hint = did_you_mean(program, USUAL_PROGRAMS) or "write its path, or add what has it: --module NAME"
     is_certain = plan.site.is_this_machine
     if " " in program and shutil.which(program.split(" ", 1)[0]):  # else the path may have a space
         is_certain, hint = True, "a program and its arguments are words of their own: leave the quotes out"

@@ -97,7 +97,7 @@ def prepare(
         plan = _with_snapshot(plan, surveyed, environment)
         warnings += _about_snapshot(plan, surveyed)
         if not is_script:
-            warnings += [*_path_warnings(plan, each, surveyed), *_unused_restarts(plan, each, surveyed)]
+            warnings += [*_path_warnings(plan, each, surveyed), *_unused_folders(plan, each, surveyed)]
         texts = [*_texts_of(plan, each, script, trials), ("`PYTHONPATH`", environment.get("PYTHONPATH", ""))]
         warnings += _paths_out(plan, texts, surveyed)
     started = [script] if resolved.script else [" ".join(command) for command in each or [plan.command]]
@@ -768,13 +768,15 @@ _MOST_CODE, _LARGEST_CODE = 2000, 1_000_000
 _USES_SERRIED = rb"SERRIED_|\b(?:import|from)\s+serried\b"
 
 
-def _unused_restarts(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) -> Iterator[str]:
-    """A warning if the run cannot continue after its time limit, as far as its command and its code show."""
+def _unused_folders(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) -> Iterator[str]:
+    """Notes if results cannot come back, or the run cannot continue, as far as its command and its code show."""
     has_limit = plan.allocation.time_seconds is not None or not plan.site.is_this_machine
-    if not (plan.limit.restarts and has_limit) or plan.checkpoint or plan.script:
-        return
-    words = [*_words(plan, each), plan.environment.setup, *plan.environment.env.values()]
-    if any("serried" in word.lower() or "checkpoints" in command_lines.used(word) for word in words):
+    words = [*_words(plan, each), plan.environment.setup, *plan.environment.env.values(), *_texts_in(plan.config)]
+    used = {name for word in words for name in command_lines.used(word)}
+    has_unused_results = bool(plan.result_patterns) and "results" not in used
+    has_unused_restarts = plan.limit.restarts and has_limit and not plan.checkpoint and "checkpoints" not in used
+    is_unused = has_unused_results or has_unused_restarts
+    if not is_unused or plan.script or any("serried" in word.lower() for word in words):
         return
     files = [survey.project / name for name in survey.files if name.endswith(_CODE) and name != "serried.toml"]
     framework = None
@@ -786,6 +788,10 @@ def _unused_restarts(plan: Plan, each: Sequence[Sequence[str]], survey: Survey) 
         if re.search(_USES_SERRIED, code):
             return
         framework = framework or checkpoints.framework_of_code(code)
+    if has_unused_results:
+        yield "nothing in the command writes to `{results}`, from which `data.results` copies files: serried docs data"
+    if not has_unused_restarts:
+        return
     options = checkpoints.OPTIONS.get(framework or "")
     page = "frameworks" if options else "time-limits"
     advice = f"add `{options}`; serried docs {page}" if options else f"serried docs {page}"

@@ -55,18 +55,20 @@ def reconcile(record: Record, now: float | None = None) -> bool:
     return settled
 
 
-def forget(record: Record) -> str | None:
-    """Give up the record's open submission; return the job's id if the submission has a job after all.
-
-    Raises UsageError if no submission of the run is uncertain.
-    """
+def uncertain(record: Record) -> list[Submission]:
+    """The submissions that can be given up. Raises UsageError if there are none."""
     now = time.time()
     open_ = [each for each in record.submissions if each.is_open]
     open_ = [each for each in open_ if each.state == SubmissionState.UNCERTAIN or not is_at_work(each, now)]
     if not open_:
         hint = f"`serried stop {record.id}` ends it; `serried show {record.id}` shows its state"
         raise UsageError(f"no submission of run `{record.id}` is uncertain", hint=hint)
-    for submission in open_:
+    return open_
+
+
+def forget(record: Record) -> str | None:
+    """Give up what is `uncertain`; return the job's id if the submission has a job after all."""
+    for submission in uncertain(record):
         tokens = record.tokens_of(submission)
         begun = any(_owner(record, token) not in (None, WITHDRAWN) for token in tokens)
         if begun and len(submission.jobs) == len(tokens) > 1:  # an array in parts, which was released

@@ -14,7 +14,7 @@ from serried.base.errors import Elsewhere, UsageError, did_you_mean
 from serried.base.text import counted, iso
 from serried.config import shell_words, toml, values
 from serried.records.record import new_id
-from serried.schema import command_lines, names
+from serried.schema import command_lines, layout, names
 from serried.schema.plan import After, Allocation, Array, Plan, Search, Sweep
 from serried.submission.plan import gpu_note, make_plan, partition_note, task_commands
 
@@ -108,7 +108,7 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     if request.sweep:
         plan = _with_sweep(plan, request.sweep.with_source(resolved.experiment.metric))
     each = tuple(task_commands(resolved.experiment, plan, each)) if each else ()
-    resolved = resolved._replace(notes=(*resolved.notes, *filter(None, _notes(plan, resolved, each))))
+    resolved = resolved._replace(notes=(*resolved.notes, *filter(None, _notes(request, plan, resolved, each))))
     if request.smoke:
         plan = plan._replace(smoke=names.SMOKE_STEPS)
     if request.resume is not None:
@@ -180,11 +180,18 @@ def _sized_by_tasks(request: Request, resources: config.Resources) -> Request:
     return request
 
 
-def _notes(plan: Plan, resolved: config.Resolved, each: tuple[tuple[str, ...], ...]) -> Iterator[str]:
+def _notes(request: Request, plan: Plan, resolved: config.Resolved, each: Sequence[Sequence[str]]) -> Iterator[str]:
     array, resources = plan.array, resolved.experiment.resources
     yield gpu_note(resources, plan.allocation, resolved.cluster) if not plan.script else ""
     count = len(array.indices) if array else 1
     yield partition_note(plan.allocation, resolved.cluster, count, array.parallel if array else None)
+    ranks, gpus = (resolved.origins.get(f"resources.{key}") for key in ("ranks", "gpus"))
+    is_of_file = ranks and gpus and ranks.path and not (gpus.path or gpus.is_default)
+    if is_of_file and resources.ranks == 1 < plan.allocation.gpus:
+        yield f"`ranks = 1` in {ranks} gives one rank all {plan.allocation.gpus} GPUs of a node: `--ranks N` has more"
+    plain = layout.plain(request.name or "", layout.LONGEST_NAME)
+    if request.name and not plan.script and plain != request.name:
+        yield f"the scheduler's name of the job begins with `{plain or 'serried'}`: other characters are left out there"
     # Repeats whose command contains no number of theirs may all give the same result.
     text = "\0".join(itertools.chain(plan.command, *each))
     has_number = names.TASK in text or any(f"{{{name}}}" in text for name in ("seed", "repeat", "task"))
