@@ -96,6 +96,7 @@ def command(*, what: str | None, now: bool, node: int | None, rank: int | None, 
             cluster=values["cluster"],
             array="off",
             name=values["name"] or f"{what or ''}-shell".strip("-"),
+            is_sent=not dry_run,
         ).with_setting("project.snapshot", value=False)
         _open(request, words, now=now, dry_run=dry_run)
     elif overrides or now or values["cluster"] or values["name"]:

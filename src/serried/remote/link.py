@@ -174,18 +174,30 @@ def connect(cluster: str, host: str, command: str) -> Link:
     Raises:
         NotConnected: there was no `serried login` yet, only that can connect, or the login node cannot be reached.
     """
+    login, options = _way(cluster, host)
+    return _start(cluster, login, options, command)
+
+
+def on_terminal(cluster: str, host: str, command: str) -> tuple[str, ...]:
+    """The ssh command that runs `command` over there on this terminal. Raises NotConnected."""
+    login, options = _way(cluster, host)
+    return (_program(), *_PLAIN[1:], *options, "-o", "LogLevel=QUIET", "-tt", login.host, command)
+
+
+def _way(cluster: str, host: str) -> tuple[Login, tuple[str, ...]]:
+    """How commands reach the cluster now, and ssh's options for that."""
     _check(host)
     login = last_login(cluster)
     if login is None or login.host != host:
         raise not_connected(cluster, host)
     if login.mode == ONCE:
         _admit(cluster)
-        return _start(cluster, login, ("-o", "ControlPath=none", *_BATCH), command)
+        return login, ("-o", "ControlPath=none", *_BATCH)
     if not _is_open(login):
         if not login.is_batch:
             raise not_connected(cluster, host)
         login = sign_in(cluster, host, keep_seconds=login.keep_seconds, may_prompt=False)
-    return _start(cluster, login, (*_path(login), *_NO_CONNECTION), command)
+    return login, (*_path(login), *_NO_CONNECTION)
 
 
 def sign_in(cluster: str, host: str, *, keep_seconds: int = KEEP_SECONDS, may_prompt: bool = True) -> Login:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shlex
 import shutil
 import sys
 import threading
@@ -13,19 +14,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from serried import config
+from serried.base import shell
 from serried.base.errors import Elsewhere, NotConnected, SerriedError, UsageError
 from serried.records import index
 from serried.records.index import ClusterRuns, RunElsewhere
+from serried.remote import link
 from serried.remote.client import RemoteRequest, RemoteSession
 from serried.schema import names
 
 READING = frozenset({"logs", "metrics", "ps", "queue", "report", "show", "stacks", "wait", "why"})
 """Commands that change nothing over there. They end with the connection."""
-_HERE = {
-    "shell": "serried logs RUN -f, or `serried shell` on the login node",
-    "watch": "serried ps --watch",
-}
-"""Commands that need a terminal over there, with what does nearly the same."""
 _OF_TERMINAL = ("TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR")
 _GLANCE_SECONDS = 2.0
 """How long a list waits for a cluster."""
@@ -40,8 +38,9 @@ def relay(
     on_output: Callable[[bytes], object] | None = None,
 ) -> int:
     """Run the command `words` on the login node of the cluster, show its output, and return its exit status."""
-    if (instead := _HERE.get(words[0])) and "--once" not in words:
-        raise UsageError(f"`serried {words[0]}` does not reach `{error.cluster}` yet", hint=instead)
+    if words[0] == "watch" and "--once" not in words:
+        message = f"the full screen of `serried watch` does not reach `{error.cluster}`"
+        raise UsageError(message, hint="serried ps --watch, or serried watch RUN --once")
     terminals = [stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)]
     with session_with(error.cluster) as session:
         directory = None
@@ -57,6 +56,11 @@ def relay(
             terminals=(terminals[0] and script is None, terminals[1], terminals[2]),
             directory=directory,
         )
+        if words[0] == "shell" and all(terminals[:2]):
+            kept = session.ask("terminal", {"request": request._asdict()})
+            session.close()
+            argv = link.on_terminal(error.cluster, session.host, shlex.join(kept["words"]))
+            return shell.foreground(argv, env=os.environ)
         given = sys.stdin.buffer if script is None and terminals[0] else io.BytesIO(script or b"")
         sys.stdout.flush()
         status = session.call(

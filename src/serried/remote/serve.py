@@ -26,7 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from serried.base import files
 from serried.base.errors import SerriedError
@@ -36,6 +36,7 @@ from serried.remote.frames import FrameWire, RemoteFrame
 
 FUNCTIONS = {
     "listing": "serried.cli.ps:describe_all",
+    "terminal": "serried.remote.serve:keep_for_terminal",
     "tree": "serried.remote.project:tree",
     "contents": "serried.remote.project:contents",
     "matches": "serried.remote.files:matches",
@@ -58,6 +59,10 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
 IGNORED = (*PASSED_ON, signal.SIGPIPE, signal.SIGTSTP)
 LOST = {"status": 3, "lost": True}
 """The EXIT of a request whose keeper died: nobody can say how far its command got."""
+_TERMINAL = (
+    "import json,sys;from pathlib import Path;sys.path[:0]=json.loads(sys.argv[1]);"
+    "from serried.remote import serve;sys.exit(serve.on_terminal(Path(sys.argv[2])))"
+)
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -187,6 +192,11 @@ def _work(request: dict[str, Any], base: Path) -> int:
     if function := request.get("function"):
         login_shell.enter(base, {}, is_fresh=False)
         return _call(str(function), {**request.get("values", {}), "base": str(base)})
+    return _command(request, base)
+
+
+def _command(request: dict[str, Any], base: Path) -> int:
+    """Become the command of a request, and return its exit status."""
     login_shell.enter(base, request.get("env", {}), is_fresh=bool(request.get("changes")))
     os.chdir(os.environ.get("HOME", "/"))
     if (where := request.get("directory")) is not None:
@@ -201,6 +211,21 @@ def _work(request: dict[str, Any], base: Path) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
+
+
+def keep_for_terminal(values: dict[str, Any], _input: BinaryIO, _output: BinaryIO) -> dict[str, Any]:
+    """Keep a request until `on_terminal` takes it: secrets of its environment must not be on a command line."""
+    kept = Path(values["base"], "requests", f"{os.urandom(16).hex()}.json")
+    files.make_directory(kept.parent)
+    files.write_json(kept, values["request"])
+    return {"words": [sys.executable, "-I", "-S", "-c", _TERMINAL, json.dumps(sys.path), str(kept)]}
+
+
+def on_terminal(kept: Path) -> int:
+    """Over there, on a terminal of ssh: take a kept request, and become its command."""
+    request = files.read_json(kept) or {}
+    kept.unlink(missing_ok=True)
+    return _command(request, kept.parents[1])
 
 
 def _call(name: str, values: dict[str, Any]) -> int:
