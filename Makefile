@@ -165,13 +165,17 @@ COMPAT_TORCH ?= 2.1.2
 COMPAT := .venv-$(COMPAT_PYTHON)-$(COMPAT_TORCH)
 
 .PHONY: compat
-compat: .venv/test $(COMPAT)/done ## pass the training library's tests with the oldest Python and torch
+compat: .venv/test $(COMPAT)/done ## pass tests of the training library and of commands with the oldest Python and torch
 	@PYTHONPATH=$(CURDIR)/src:tests:tests/train:tests/compat OMP_NUM_THREADS=1 \
 	  PYTHONWARNINGS='default,ignore:Implicitly cleaning up:ResourceWarning' $(COMPAT)/bin/python -m pytest -p plugin --confcutdir=tests/train \
 	  --override-ini filterwarnings= --ignore-glob='*/test_exact_resume.py' --ignore-glob='*/test_launchers.py' --ignore-glob='*/test_bundled_library.py' \
 	  --ignore-glob='*/test_resume_trace.py' --ignore-glob='*/test_tracking.py' \
 	  $(PYTEST_ARGS) tests/train
 	@COMPAT_RANKS=$(COMPAT)/bin/python $(BIN)/python -m pytest tests/train/test_bundled_library.py
+	@$(BIN)/python -c 'import io, os, zipfile; from serried.remote import far_part; \
+	  zipfile.ZipFile(io.BytesIO(far_part.archive(os.environ).content)).extractall("build/far")'
+	@COMMANDS_PYTHON=$(COMPAT)/bin/python COMMANDS_PATH=$(CURDIR)/build/far:$(CURDIR)/build/far/before311 \
+	  $(BIN)/python -m pytest $(PYTEST_ARGS) -m 'not slurm and not torch and not runs' tests/cli
 
 $(COMPAT)/done: tests/compat/old_torch.py
 	@$(BIN)/python tests/compat/old_torch.py $(COMPAT_PYTHON) $(COMPAT_TORCH) $(COMPAT) "numpy<2" "pytest<9" pytest-xdist hypothesis

@@ -22,6 +22,8 @@ from forked import Forked, Forker
 from house import HOUSE, MODULES, room_of
 
 CODE = "from serried.cli import main; main()"
+PYTHON = os.environ.get("COMMANDS_PYTHON", sys.executable)
+"""`make compat` has commands run on the oldest Python of a login node, with the modules in COMMANDS_PATH."""
 AT_START = ("PYTHON", "LC_", "LANG")
 """Variables that an interpreter reads when it starts."""
 READ_AGAIN = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER")
@@ -83,7 +85,8 @@ def start(*arguments: str, directory: Path, environ: Mapping[str, str]) -> Forke
     """It leads a process group."""
     global _forker  # noqa: PLW0603 - one for all tests of a pytest process
     if _forker is None:
-        _forker = Forker(_modules(), {**_at_start(os.environ), "PATH": os.environ["PATH"]})
+        path = {"PYTHONPATH": os.environ["COMMANDS_PATH"]} if "COMMANDS_PATH" in os.environ else {}
+        _forker = Forker(_modules(), {**_at_start(os.environ), "PATH": os.environ["PATH"], **path}, PYTHON)
     return _forker.start(CODE, environ, arguments, directory, first=str(HOUSE / "__main__.py"), leads_group=True)
 
 

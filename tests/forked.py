@@ -36,7 +36,7 @@ CLIENT = Path(__file__).with_name("forked_python.py")
 class Forker:
     """A closed one forks no more; programs that still run continue."""
 
-    def __init__(self, modules, environment):
+    def __init__(self, modules, environment, python=sys.executable):
         self._folder = tempfile.mkdtemp(prefix="forked-")
         self._address = f"{self._folder}/socket"
         self._life, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -46,7 +46,7 @@ class Forker:
             fds = [listener.fileno(), theirs.fileno()]
             begin = BEGIN.format(here=str(Path(__file__).parent), listener=fds[0], life=fds[1])
             self._process = subprocess.Popen(
-                [sys.executable, "-c", begin], env=environment, stdin=subprocess.DEVNULL, pass_fds=fds
+                [python, "-c", begin], env=environment, stdin=subprocess.DEVNULL, pass_fds=fds
             )
         self._life.send(json.dumps(modules).encode())
 

@@ -134,3 +134,22 @@ def test_a_python_that_a_module_brings_is_used(tmp_path, laptop):
     line = f'module() {{ [ "$*" = "load python/3.11" ] && PATH="{tmp_path}/modules:$PATH"; }}\n'
     (node.home / ".bash_profile").write_text(line)
     assert Calls(node, laptop)(VERSION)[:2] == (0, "serried, version 0.1.0\n")
+
+
+def test_a_far_part_that_is_damaged_on_its_way_is_refused(node, laptop, monkeypatch):
+    whole = far_part.archive(laptop)
+    damaged = whole._replace(content=whole.content[:-1] + b"?")
+    monkeypatch.setattr(far_part, "archive", lambda _environ: damaged)
+    with pytest.raises(SerriedError) as raised:
+        Calls(node, laptop)(VERSION)
+    assert (str(raised.value), raised.value.hint) == ("what `fir.example` received is damaged", "try again")
+    assert list((node.home / ".cache/serried/far").iterdir()) == []
+
+
+def test_an_archive_that_is_damaged_here_is_packed_again(tmp_path):
+    environ = {"XDG_CACHE_HOME": str(tmp_path)}
+    whole = far_part.archive(environ)
+    (kept,) = tmp_path.glob("serried/far-*.zip")
+    kept.write_bytes(whole.content[:-1])
+    assert far_part.archive(environ) == whole
+    assert kept.read_bytes() == whole.content

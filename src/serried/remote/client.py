@@ -200,7 +200,7 @@ class RemoteSession:
             start.send(program)
             stage, text = start.until({"have", "need", "error", "python"}, PYTHON_SECONDS)
             if stage == "need":
-                start.send(archive.path.read_bytes())
+                start.send(archive.content)
                 stage, text = start.until({"have", "error"}, None)
         except BaseException:
             self.close()

@@ -9,6 +9,7 @@ the wheels in `wheels/`.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import inspect
@@ -39,8 +40,8 @@ _ALWAYS = (1980, 1, 1, 0, 0, 0)
 class FarPart(NamedTuple):
     digest: str
     """SHA-256, in hex."""
-    path: Path
-    size: int
+    content: bytes
+    """A zip."""
 
 
 def archive(environ: Mapping[str, str]) -> FarPart:
@@ -50,17 +51,22 @@ def archive(environ: Mapping[str, str]) -> FarPart:
     key = hashlib.sha256("\n".join([str(HOUSE), *states]).encode()).hexdigest()[:16]
     given = environ.get("XDG_CACHE_HOME", "")
     folder = (Path(given) if given.startswith("/") else Path.home() / ".cache") / "serried"
-    path = folder / f"far-{key}.zip"
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        content = _packed(named)
+    with contextlib.suppress(OSError):
+        for path in folder.glob(f"far-{key}-*.zip"):
+            part = _part(path.read_bytes())
+            if part.digest.startswith(path.stem.rpartition("-")[2]):
+                return part
+    part = _part(_packed(named))
+    with contextlib.suppress(OSError):  # a full home: it is packed each time
         files.make_directory(folder)
-        files.write_bytes(path, content, durable=False)
         for other in folder.glob("far-*.zip"):
-            if other != path:
-                other.unlink(missing_ok=True)
-    return FarPart(hashlib.sha256(content).hexdigest(), path, len(content))
+            other.unlink(missing_ok=True)
+        files.write_bytes(folder / f"far-{key}-{part.digest[:16]}.zip", part.content, durable=False)
+    return part
+
+
+def _part(content: bytes) -> FarPart:
+    return FarPart(hashlib.sha256(content).hexdigest(), content)
 
 
 def _entries() -> Iterator[tuple[str, Path]]:
@@ -90,7 +96,7 @@ def _packed(named: Mapping[str, Path]) -> bytes:
 def bootstrap(archive: FarPart, nonce: str) -> bytes:
     """What the Python over there reads first from its stdin, and executes."""
     functions = "\n\n".join(inspect.getsource(function) for function in (is_whole, unpack, receive))
-    return f"{IMPORTS}\n{functions}\nreceive({archive.digest!r}, {archive.size}, {nonce!r})\n".encode()
+    return f"{IMPORTS}\n{functions}\nreceive({archive.digest!r}, {len(archive.content)}, {nonce!r})\n".encode()
 
 
 def marker(nonce: str, stage: str) -> bytes:
