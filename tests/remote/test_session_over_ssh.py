@@ -109,3 +109,26 @@ def test_a_full_quota_is_named_and_leaves_nothing(limit, signed_in):
     until((far.home / "listed").exists)
     assert str(raised.value).startswith(f"no space for Serried on `fir`: {cache}/serried/far")
     assert (far.home / "left").read_text() == ""
+
+
+def test_another_login_node_of_the_same_home_goes_on_with_a_request(make_sshd, clock, laptop):  # noqa: ARG001
+    first = make_sshd("fir1")
+    second = make_sshd("fir2", home=first.home)
+    for host in ("fir1", "fir2"):
+        link.sign_in(host, host)
+    hosts = iter(["fir1", "fir2"])
+
+    def connect(_cluster, _host, command):
+        host = next(hosts)
+        return link.connect(host, host, command)
+
+    def cut(part):
+        if b"begun" in part:
+            first.cut()
+            (first.home / "release").touch()
+
+    line = 'uname -n; echo begun; until [ -e "$HOME/release" ]; do sleep 0.1; done; uname -n'
+    with RemoteSession("fir", "fir", connect=connect, environ=laptop, pause=lambda _seconds: None) as session:
+        done = call(session, line, changes=True, on_output=cut)
+    assert (done, list(hosts)) == ((0, "fir1-login1\nbegun\nfir1-login1\n"), [])
+    assert second.connections > 0
