@@ -19,6 +19,7 @@ from serried.base.errors import Elsewhere, SerriedError, UsageError
 from serried.config import layers
 from serried.remote import project as remote
 from serried.remote.client import ConnectionLost, RemoteRequest, RemoteSession
+from serried.schema import layout
 from serried.submission import snapshot
 from serried.submission.prepare import job_environment, prepare
 from serried.submission.request import Request, decide
@@ -255,6 +256,15 @@ def test_a_submit_over_there_runs_the_project_of_here(project, tmp_path):
         "error: a run that is submitted from another machine cannot run in place\n\n"
         "hint: leave out `--in-place` and `project.snapshot = false`, or log in to the cluster and submit there\n"
     )
+
+
+def test_new_code_of_a_rerun_is_the_tree_that_was_sent_last(link, project, tmp_path):
+    old = sent(link, project)
+    (project / "train.py").write_text("print(2)\n")
+    new = sent(link, project)
+    assert layout.in_tree_of(new / "src", old / "src/a.sbatch") == new / "src/a.sbatch"
+    for here, path in ((tmp_path, old), (new, tmp_path), (new, Path(f"{old.parents[1]}0/x/y"))):
+        assert layout.in_tree_of(here, path) == path
 
 
 def test_secrets_stay_here(link, project):

@@ -80,7 +80,7 @@ def survey(directory: Path | None, environ: Mapping[str, str]) -> LocalProject:
     settings = layers.user_folder(environ)
     files: dict[str, SentFile] = {}
     for file in layers.user_files(settings):
-        described = _described(file, str(file))._replace(mode=stat.S_IFREG | 0o600)
+        described = _described(str(file), str(file))._replace(mode=stat.S_IFREG | 0o600)
         files[f"{SENT}/settings/{file.relative_to(settings)}"] = described
     sent = SentProject("", os.uname().nodename, files, settings=os.path.abspath(settings))  # noqa: PTH100
     if directory is None:
@@ -103,8 +103,8 @@ def survey(directory: Path | None, environ: Mapping[str, str]) -> LocalProject:
     for path in surveyed.files:
         if path not in private:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                whole = real / path
-                is_link = whole.is_symlink()
+                whole = f"{real}/{path}"
+                is_link = os.path.islink(whole)  # noqa: PTH114 - of thousands
                 target = snapshot.target_of(real, path) if is_link else ""
                 its = SentFile(stat.S_IFLNK | 0o777, len(target), target) if is_link else _described(whole, path)
                 files[f"{root.name}/{path}"] = its._replace(is_untracked=path in new)
@@ -154,11 +154,11 @@ def _surveyed(root: Path, top: Path, given: list[layers.Layer]) -> snapshot.Surv
     return snapshot.survey(root, patterns, apart, start=within)
 
 
-def _described(path: Path, name: str) -> SentFile:
+def _described(path: str, name: str) -> SentFile:
     """Raises UsageError for a file that cannot be read, FileNotFoundError for one that disappeared."""
     digest, size = hashlib.sha256(), 0
     try:
-        with path.open("rb", buffering=0) as file:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - of thousands
             while chunk := file.read(CHUNK):
                 digest.update(chunk)
                 size += len(chunk)
@@ -197,7 +197,7 @@ def _send(session: RemoteSession, project: LocalProject) -> dict[str, str]:
     answer: Mapping[str, Any] = {"lacks_base": True}
     with contextlib.suppress(ValueError):
         if known != digest and base:
-            answer = session.ask("tree", place, data=[_packed(sent, _unpacked(base))])
+            answer = session.ask("tree", place, data=[_packed(sent, SentProject.from_json(_unpacked(base)))])
     if answer.get("lacks_base"):
         answer = session.ask("tree", place, data=[_packed(sent)])
     for _ in range(TRIES):
@@ -235,14 +235,15 @@ def _packed(sent: SentProject, base: SentProject | None = None) -> bytes:
     return zlib.compress(json.dumps(sent.to_json(base)).encode())
 
 
-def _unpacked(data: bytes, base: SentProject | None = None) -> SentProject:
-    """Raises ValueError."""
-    unpacker = zlib.decompressobj()
+def _unpacked(data: bytes) -> dict[str, Any]:
+    """The document of a manifest. Raises ValueError."""
     try:
-        text = unpacker.decompress(data, LARGEST_MANIFEST)
-        return SentProject.from_json(json.loads(text), base)
+        document = json.loads(zlib.decompressobj().decompress(data, LARGEST_MANIFEST))
     except zlib.error as error:
         raise ValueError(str(error)) from None
+    if not isinstance(document, dict):
+        raise ValueError("not a manifest")  # noqa: TRY004 - as for any damage
+    return document
 
 
 # What follows runs over there.
@@ -299,14 +300,15 @@ def _manifest(packed: bytes, folder: Path) -> SentProject | None:
     """None if the tree that it refers to is not there. Raises SerriedError."""
     problem = "it has another digest"
     try:
-        base = json.loads(zlib.decompressobj().decompress(packed, LARGEST_MANIFEST))["base"]
-        earlier = SentProject.read(folder.with_name(base)) if base and re.fullmatch(_DIGEST, base) else None
+        document = _unpacked(packed)
+        base = str(document.get("base") or "")
+        earlier = SentProject.read(folder.with_name(base)) if re.fullmatch(_DIGEST, base) else None
         if base and earlier is None:
             return None
-        sent = _unpacked(packed, earlier)
+        sent = SentProject.from_json(document, earlier)
         if sent.digest == folder.name:
             return sent
-    except (ValueError, KeyError, TypeError, zlib.error) as error:
+    except ValueError as error:
         problem = str(error)
     raise SerriedError("the manifest of the project is damaged", details=problem)
 
