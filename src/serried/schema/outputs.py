@@ -47,6 +47,8 @@ CACHES = (
 )
 """Patterns of names in a project that are no output and no code:
 programs rebuild these files, and jobs that share them disturb each other."""
+LOG_OF_SCRIPT = "attempts/*/script.log"
+"""The target of a link that a job script's run leaves where its log is expected."""
 LOOKED = 20_000
 """The most entries to examine for a description, because each may take a round trip to a file server."""
 NEWEST = 3

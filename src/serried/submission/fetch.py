@@ -38,7 +38,7 @@ from serried.records.outputs import MissingOutputs, places
 from serried.schema.events import JournalEvent
 from serried.schema.layout import CHECKPOINTS, RESULTS, TaskDirectory
 from serried.schema.names import FETCHED
-from serried.schema.outputs import FetchLedger, trees
+from serried.schema.outputs import LOG_OF_SCRIPT, FetchLedger, trees
 from serried.schema.plan import Plan
 
 ALL = "*"
@@ -406,8 +406,11 @@ def list_entries(root: Path, wanted: Sequence[str], problem: tree.Problem) -> li
 
 def _add(entries: dict[str, FetchEntry], root: Path, path: str, entry: os.DirEntry[str], problem: tree.Problem) -> None:
     kinds = {stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.S_IFDIR: "folder"}
+    source = root / path
     try:
         state = entry.stat(follow_symlinks=False)
+        if stat.S_ISLNK(state.st_mode) and source.readlink().match(LOG_OF_SCRIPT):  # the link is no use elsewhere
+            source, state = source.resolve(), entry.stat()
     except FileNotFoundError:  # the run may delete files meanwhile
         return
     except OSError as error:
@@ -416,7 +419,7 @@ def _add(entries: dict[str, FetchEntry], root: Path, path: str, entry: os.DirEnt
     kind = kinds.get(stat.S_IFMT(state.st_mode))
     if kind:  # sockets and pipes are not copied
         size = state.st_size if kind == "file" else 0
-        entries.setdefault(path, FetchEntry(path, root / path, kind, size, state.st_mtime_ns, root))
+        entries.setdefault(path, FetchEntry(path, source, kind, size, state.st_mtime_ns, root))
 
 
 def copy(entries: Sequence[FetchEntry], target: Path, *, force: bool, observe: OnCopied) -> Report:

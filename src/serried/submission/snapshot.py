@@ -45,15 +45,13 @@ from serried.base.files import MODES, Modes, make_directory
 from serried.base.text import spell
 from serried.schema.layout import SENT, sent_tree
 from serried.schema.names import FETCHED
-from serried.schema.outputs import CACHES
+from serried.schema.outputs import CACHES, LOG_OF_SCRIPT
 
 if TYPE_CHECKING:
     import tarfile
 
 NEVER_TAKEN = ("__pycache__", "*.pyc", "*.pyo", ".git")
 """Caches that git lists if they are neither tracked nor ignored."""
-LOG_OF_SCRIPT = "attempts/*/script.log"
-"""The target of a link that a job script's run leaves where its log is expected."""
 PRIVATE = ".env"
 """This file holds secrets by convention. If git does not track it, the snapshot links it."""
 SCAN_LIMIT = 200_000

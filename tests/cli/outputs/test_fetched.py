@@ -289,3 +289,15 @@ def test_a_disk_that_is_full_leaves_outputs_unfetched(serried, run, tmp_path, mo
     monkeypatch.setattr(fetch, "_copy_rest", pour)
     assert serried("fetch", "last", "--to", str(tmp_path / "to")).code == 0
     assert described(run)[1].unfetched == 0
+
+
+def test_the_log_of_a_job_script_comes_as_a_file(serried, started, tmp_path):
+    made = started()
+    log = made.where.attempt(1).script_log
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("epoch 1\n")
+    made.where.source.mkdir(exist_ok=True)
+    (made.where.source / "slurm-1.out").symlink_to(log)
+    assert serried("fetch", "last", "--to", str(tmp_path / "to")).code == 0
+    assert not (tmp_path / "to/slurm-1.out").is_symlink()
+    assert (tmp_path / "to/slurm-1.out").read_text() == "epoch 1\n"
