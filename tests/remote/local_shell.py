@@ -10,6 +10,8 @@ from serried.base.errors import NotConnected
 
 
 class LocalLink:
+    version = ""
+
     def __init__(self, argv, environ):
         self._process = subprocess.Popen(
             argv,

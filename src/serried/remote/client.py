@@ -178,7 +178,7 @@ class RemoteSession:
     def _run(self, document: Mapping[str, Any], exchange: _Exchange, seconds: float | None = None) -> dict[str, Any]:
         deadline = None if seconds is None else time.monotonic() + seconds
         exchange.has_progressed = False
-        wire = self._wire or self._open()
+        wire = self._wire or self.open()
         self._channels += 1
         channel = self._channels
         exchange.was_sent = True
@@ -188,12 +188,19 @@ class RemoteSession:
             wire.send(frames.encode(channel, frames.INPUT))
         return exchange.relay(wire, channel, deadline)
 
-    def _open(self) -> FrameWire:
+    def open(self) -> FrameWire:
         """Connect, and bring the far part if this version is not there yet."""
         archive = far_part.archive(self._environ)
         nonce = os.urandom(8).hex()
         program = far_part.bootstrap(archive, nonce)
         link = self._link = self._connect(self.cluster, self.host, far_part.command(nonce, len(program)))
+        if link.version:  # a session that another process has opened
+            if link.version != archive.digest:
+                self.close()
+                message = f"another version of Serried holds the session on `{self.host}`"
+                raise NotConnected(message, hint=f"serried login {self.cluster} --close, then without --close")
+            self._wire = FrameWire(link.stdout.fileno(), link.stdin.fileno())
+            return self._wire
         start = _Start(link, nonce, self.host)
         try:
             start.until({"1"}, ANSWER_SECONDS)

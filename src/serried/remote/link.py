@@ -10,18 +10,22 @@ A centre bans an address that connects too often, so connections have a budget, 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
 import math
 import os
 import re
 import secrets
 import select
+import socket
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
-from serried.base import NamedTuple, files, locks, shell
+from serried.base import NamedTuple, files, locks, processes, shell
 from serried.base.errors import NotConnected, UsageError
 from serried.base.text import show_duration
 from serried.schema import layout
@@ -43,6 +47,9 @@ LONGEST_SOCKET = 87
 
 SSH_FAILED = 255
 """The status of ssh if it fails itself. A command may have the same one."""
+
+SESSION_GREETING = "serried-session"
+"""The line before the version with which a session greets."""
 
 now, sleep = time.time, time.sleep
 """The clock of the budget."""
@@ -101,17 +108,26 @@ class Login(NamedTuple):
 class Link:
     """A command on the login node. `stdin` and `stdout` are its own, binary and unbuffered. End it by `kill`."""
 
-    def __init__(self, login: Login, cluster: str, process: shell.Child, errors: IO[bytes]) -> None:
+    def __init__(
+        self,
+        login: Login,
+        cluster: str,
+        pipes: tuple[BinaryIO, BinaryIO],
+        errors: IO[bytes],
+        process: shell.Child | None = None,
+    ) -> None:
+        """Without a `process` of ssh, it is a place in the session that another process holds."""
         self.login, self.cluster = login, cluster
+        self.stdin, self.stdout = pipes
+        self.version = ""
+        """The version of Serried at the other end, where that runs already."""
         self._process, self._errors, self._text = process, errors, ""
-        if process.stdin is None or process.stdout is None:
-            raise TypeError("a link needs pipes")
-        self.stdin, self.stdout = process.stdin, process.stdout
 
     def kill(self) -> None:
         """End ssh here. The command over there meets the end of its input."""
-        self._process.kill()
-        self._process.wait()
+        if self._process:
+            self._process.kill()
+            self._process.wait()
         self.diagnosis()
         for file in (self.stdin, self.stdout, self._errors):
             with contextlib.suppress(OSError):
@@ -131,10 +147,14 @@ class Link:
 
     def lost(self) -> NotConnected:
         """The error for a command that has not answered in time, or has ended before. Ends the link."""
-        return self.failure() if shell.has_ended(self._process, ENDING_SECONDS) else self.dead()
+        has_ended = self._process is not None and shell.has_ended(self._process, ENDING_SECONDS)
+        return self.failure() if has_ended else self.dead()
 
     def failure(self) -> NotConnected:
         """The error for output that ended before the command answered. Ends the link."""
+        if self._process is None:
+            self.kill()
+            return NotConnected(f"the session on `{self.login.host}` has ended", hint=f"serried login {self.cluster}")
         shell.has_ended(self._process, ANSWER_SECONDS)
         self.kill()
         error = self.explain()
@@ -190,6 +210,8 @@ def _way(cluster: str, host: str) -> tuple[Login, tuple[str, ...]]:
     login = last_login(cluster)
     if login is None or login.host != host:
         raise not_connected(cluster, host)
+    if login.mode == SESSION:
+        return _borrow(cluster, login)
     if login.mode == ONCE:
         _admit(cluster)
         return login, ("-o", "ControlPath=none", *_BATCH)
@@ -198,6 +220,49 @@ def _way(cluster: str, host: str) -> tuple[Login, tuple[str, ...]]:
             raise not_connected(cluster, host)
         login = sign_in(cluster, host, keep_seconds=login.keep_seconds, may_prompt=False)
     return login, (*_path(login), *_NO_CONNECTION)
+
+
+def over_master(cluster: str, host: str, command: str) -> Link:
+    """As `connect`, over a master that runs: for the process that holds the one session."""
+    login = last_login(cluster)
+    if login is None or not _is_open(login):
+        raise not_connected(cluster, host)
+    return _start(cluster, login, (*_path(login), *_NO_CONNECTION), command)
+
+
+def session_socket(cluster: str) -> Path:
+    """Where the process that holds the one session of a cluster listens."""
+    name = hashlib.sha256(os.fsencode(_folder(cluster))).hexdigest()[:16]
+    return _socket_folder() / f"{name}.session"
+
+
+def _borrow(cluster: str, login: Login) -> Link:
+    """A place in the one session, which a process on this machine holds. Starts that process if there is none."""
+    if not _is_open(login):
+        if not login.is_batch:
+            raise not_connected(cluster, login.host)
+        login = sign_in(cluster, login.host, keep_seconds=login.keep_seconds, may_prompt=False)
+    path, connection = session_socket(cluster), socket.socket(socket.AF_UNIX)
+    with _locked(cluster, "session.log") as log:
+        if connection.connect_ex(str(path)) != 0:
+            log.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+            holder = shell.spawn((sys.executable, "-m", "serried.remote.holder", cluster, login.host), log=log)
+            with console.status_line(f"opening the session on {login.host}"):
+                while connection.connect_ex(str(path)) != 0:
+                    sleep(0.1)
+                    if processes.identify(holder) is None:
+                        connection.close()
+                        words = _tail(log.read_text(encoding="utf-8", errors="replace"))
+                        message = f"cannot open the session on `{login.host}`"
+                        raise NotConnected(message, hint=f"serried login {cluster}", details=words or None)
+    pipes = connection.makefile("rwb", buffering=0)
+    connection.close()
+    link = Link(login, cluster, (pipes, pipes), io.BytesIO())  # type: ignore[arg-type]
+    link.version = link.answer(SESSION_GREETING, ANSWER_SECONDS + 1) or ""
+    if not link.version:
+        raise link.dead()
+    return link
 
 
 def sign_in(cluster: str, host: str, *, keep_seconds: int = KEEP_SECONDS, may_prompt: bool = True) -> Login:
@@ -212,6 +277,8 @@ def sign_in(cluster: str, host: str, *, keep_seconds: int = KEEP_SECONDS, may_pr
         before = last_login(cluster)
         before = before if before and before.host == host else None
         login = _new_login(host, keep_seconds, before)
+        if before and before.mode == SESSION:
+            _close(login)  # its session would be in the way
         node = _node_of(cluster, login) if _is_open(login) else None
         if node is None:
             _close(login)
@@ -249,6 +316,9 @@ def check(cluster: str, host: str) -> Login:
     """The login that commands use now, after one has answered. Raises NotConnected; never prompts."""
     marker, command = _hello()
     link = connect(cluster, host, command)
+    if link.version:
+        link.kill()
+        return link.login
     try:
         node = link.answer(marker, ANSWER_SECONDS if link.login.mode == MASTER else LOGIN_SECONDS)
         if node is None:
@@ -364,7 +434,13 @@ def _close(login: Login) -> bool:
 def _start(cluster: str, login: Login, options: Sequence[str], command: str) -> Link:
     errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the link
     argv = (_program(), *_PLAIN, *options, login.host, command)
-    return Link(login, cluster, shell.converse(argv, stderr=errors, own_session=True), errors)
+    return _link(login, cluster, shell.converse(argv, stderr=errors, own_session=True), errors)
+
+
+def _link(login: Login, cluster: str, process: shell.Child, errors: IO[bytes]) -> Link:
+    if process.stdin is None or process.stdout is None:
+        raise TypeError("ssh has no pipes")
+    return Link(login, cluster, (process.stdin, process.stdout), errors, process)  # type: ignore[arg-type]
 
 
 def _hello() -> tuple[str, str]:
@@ -388,7 +464,7 @@ def _open(cluster: str, login: Login, *, may_prompt: bool) -> str:
         told = ("-E", log.name) if may_prompt else _BATCH
         argv = (_program(), *_PLAIN, *options, *told, login.host, command)
         process = shell.converse(argv, stderr=None if may_prompt else log, own_session=not may_prompt)
-        link = Link(login, cluster, process, log)
+        link = _link(login, cluster, process, log)
         try:
             link.stdin.close()
             node = link.answer(marker, math.inf if may_prompt else LOGIN_SECONDS)
