@@ -86,7 +86,7 @@ def _sign_in(cluster: str, host: str, keep: str | None) -> link.Login:
     except KeyboardInterrupt:
         sys.exit(130)
     except NotConnected as error:
-        if not may_prompt and error.hint == f"serried login {cluster}":
+        if not may_prompt and error.code in ("login-refused", "host-key-unknown"):
             error.hint = f"serried login {cluster}, on a terminal: it has to prompt"
         raise
 

@@ -194,6 +194,10 @@ def connect(cluster: str, host: str, command: str) -> Link:
     Raises:
         NotConnected: there was no `serried login` yet, only that can connect, or the login node cannot be reached.
     """
+    _check(host)
+    login = last_login(cluster)
+    if login and login.host == host and login.mode == SESSION:
+        return _borrow(cluster, login)
     login, options = _way(cluster, host)
     return _start(cluster, login, options, command)
 
@@ -201,6 +205,9 @@ def connect(cluster: str, host: str, command: str) -> Link:
 def on_terminal(cluster: str, host: str, command: str) -> tuple[str, ...]:
     """The ssh command that runs `command` over there on this terminal. Raises NotConnected."""
     login, options = _way(cluster, host)
+    if login.mode == SESSION:
+        message = f"`{host}` allows one session, which all commands share, and no further terminal"
+        raise NotConnected(message, hint=f"ssh {host}, then the command there", code="one-session")
     return (_program(), *_PLAIN[1:], *options, "-o", "LogLevel=QUIET", "-tt", login.host, command)
 
 
@@ -210,8 +217,6 @@ def _way(cluster: str, host: str) -> tuple[Login, tuple[str, ...]]:
     login = last_login(cluster)
     if login is None or login.host != host:
         raise not_connected(cluster, host)
-    if login.mode == SESSION:
-        return _borrow(cluster, login)
     if login.mode == ONCE:
         _admit(cluster)
         return login, ("-o", "ControlPath=none", *_BATCH)
