@@ -20,7 +20,6 @@ from serried.records.record import RecordUnreadable
 from serried.schedulers import occupancy_cache
 from serried.schedulers.occupancy import JobShape, NodeUse, Occupancy, PartitionUse, QueuedJob, count_gpus
 from serried.schedulers.occupancy_cache import Look
-from serried.schema import names
 from serried.schema.reasons import Reason
 from serried.views import console
 from serried.views.queue_lines import age_text, ahead_text, opening_text
@@ -335,7 +334,7 @@ def _cluster(name: str | None) -> tuple[str, str]:
     if entry is None:
         raise UsageError(f"unknown cluster `{name}`", hint="`serried clusters` lists the clusters")
     traits = schedulers.traits(entry.scheduler)
-    if entry.login and name != known.here and not traits.is_this_machine and os.environ.get(names.AT) != name:
+    if entry.login and config.resolve(None, (), {}, name, Path.cwd(), os.environ).is_elsewhere:
         raise Elsewhere(name, f"`{name}` is another cluster than this machine's", names_cluster=True)
     if not traits.is_this_machine and not traits.is_here(os.environ):
         message = f"cluster `{name}` cannot be queried here: {schedulers.absent(os.environ)}"
