@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from sshd import Sshd
+from sshd import Sshd, at_terminal
 
 from command_line import here
 from serried.lab.lab import Lab
@@ -95,3 +96,14 @@ def test_without_a_connection_a_list_shows_what_was_known_and_a_command_ends_wit
     done = here("show", run)
     assert (done.returncode, done.stdout) == (4, "")
     assert "hint: " in done.stderr
+
+
+@pytest.mark.usefixtures("fir", "project")
+def test_a_shell_over_there_is_on_this_terminal_and_asks_as_the_login_node_does() -> None:
+    serried = (sys.executable, "-m", "serried")
+    typed = ("# ", "tty >/dev/null && echo shell of $GREETING; exit 3")
+    status, shown = at_terminal((*serried, "shell", "--cluster", "beech", "--time", "5m"), typed)
+    assert (status, "shell of fir\n" in shown) == (3, True), shown
+    here("submit", "--cluster", "beech", "--time", "5m", "--", "sleep", "300")
+    status, shown = at_terminal((*serried, "stop", "last"), ("[y/N]", "y"))
+    assert (status, "CANCELLED" in shown) == (0, True), shown
