@@ -10,7 +10,7 @@ from serried.base.errors import NotConnected
 
 
 class LocalLink:
-    version = ""
+    version, patience_seconds = "", 60
 
     def __init__(self, argv, environ):
         self._process = subprocess.Popen(

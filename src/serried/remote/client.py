@@ -24,7 +24,7 @@ from serried.base import NamedTuple
 from serried.base.errors import NotConnected, SerriedError, SubmissionUncertain
 from serried.remote import far_part, frames
 from serried.remote.frames import FrameWire, RemoteFrame
-from serried.remote.link import ANSWER_SECONDS, Link, connect
+from serried.remote.link import Link, connect
 
 PYTHON_SECONDS = 60
 NOISE_BYTES = 1 << 20
@@ -203,7 +203,7 @@ class RemoteSession:
             return self._wire
         start = _Start(link, nonce, self.host)
         try:
-            start.until({"1"}, ANSWER_SECONDS)
+            start.until({"1"}, link.patience_seconds)
             start.send(program)
             stage, text = start.until({"have", "need", "error", "python"}, PYTHON_SECONDS)
             if stage == "need":

@@ -103,6 +103,13 @@ class Login(NamedTuple):
     """The reason for the mode, a sentence."""
     keep_seconds: int
     when: float
+    answer_seconds: float = 0.0
+    """How long a command took to answer at login: the startup files of a shell may load modules first."""
+
+    @property
+    def patience_seconds(self) -> float:
+        """A connection that has not answered for so long is dead."""
+        return LOGIN_SECONDS if self.mode == ONCE else max(ANSWER_SECONDS, 4 * self.answer_seconds)
 
 
 class Link:
@@ -119,6 +126,7 @@ class Link:
         """Without a `process` of ssh, it is a place in the session that another process holds."""
         self.login, self.cluster = login, cluster
         self.stdin, self.stdout = pipes
+        self.patience_seconds = login.patience_seconds
         self.version = ""
         """The version of Serried at the other end, where that runs already."""
         self._process, self._errors, self._text = process, errors, ""
@@ -284,7 +292,7 @@ def sign_in(cluster: str, host: str, *, keep_seconds: int = KEEP_SECONDS, may_pr
         login = _new_login(host, keep_seconds, before)
         if before and before.mode == SESSION:
             _close(login)  # its session would be in the way
-        node = _node_of(cluster, login) if _is_open(login) else None
+        node = _node_of(cluster, before or login) if _is_open(login) else None
         if node is None:
             _close(login)
             known = before is not None and not before.is_batch and now() - before.when < 24 * 3600
@@ -305,8 +313,9 @@ def sign_in(cluster: str, host: str, *, keep_seconds: int = KEEP_SECONDS, may_pr
                     if not may_prompt or error.code not in ("login-refused", "host-key-unknown"):
                         raise
                     node = _open(cluster, login, may_prompt=True)
+        began = time.monotonic()
         mode, why = _probe(cluster, login)
-        login = login._replace(mode=mode, why=why, node=node)
+        login = login._replace(mode=mode, why=why, node=node, answer_seconds=round(time.monotonic() - began, 1))
         _remember(cluster, login)
     return login
 
@@ -325,7 +334,7 @@ def check(cluster: str, host: str) -> Login:
         link.kill()
         return link.login
     try:
-        node = link.answer(marker, ANSWER_SECONDS if link.login.mode == MASTER else LOGIN_SECONDS)
+        node = link.answer(marker, link.login.patience_seconds if link.login.mode == MASTER else LOGIN_SECONDS)
         if node is None:
             raise link.lost()
     finally:
@@ -505,7 +514,7 @@ def _node_of(cluster: str, login: Login) -> str | None:
     marker, command = _hello()
     link = _start(cluster, login, (*_path(login), *_NO_CONNECTION), command)
     try:
-        return link.answer(marker, ANSWER_SECONDS)
+        return link.answer(marker, login.patience_seconds)
     finally:
         link.kill()
 
