@@ -27,8 +27,8 @@ READING = frozenset({"logs", "metrics", "ps", "queue", "report", "show", "stacks
 _OF_TERMINAL = ("TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR")
 _GLANCE_SECONDS = 2.0
 """How long a list waits for a cluster."""
-_REMEMBERED = 50
-"""The number of ended runs that are known here without a connection."""
+_REMEMBERED = 200
+"""The most runs that are known here without a connection."""
 
 
 def relay(
@@ -144,5 +144,5 @@ def _ask(session: RemoteSession, most: int, seconds: float) -> ClusterRuns:
     """Ask for the runs of a cluster, and keep the answer."""
     found = session.ask("listing", {"most": most}, seconds=seconds)
     answer = ClusterRuns(session.cluster, time.time(), [RunElsewhere(**run) for run in found["runs"]])
-    index.remember(answer)
+    index.remember(answer._replace(runs=answer.runs[:_REMEMBERED]))
     return answer
