@@ -27,7 +27,7 @@ READING = frozenset({"logs", "metrics", "ps", "queue", "report", "show", "stacks
 _OF_TERMINAL = ("TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR")
 _GLANCE_SECONDS = 2.0
 """How long a list waits for a cluster."""
-_REMEMBERED = 200
+_REMEMBERED = 50
 """The most runs that are known here without a connection."""
 
 
