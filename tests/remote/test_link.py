@@ -168,6 +168,12 @@ def test_what_is_not_a_host_is_refused(host):
     assert error.value.hint == "`login` in the profile is a host or an alias of ~/.ssh/config"
 
 
+@pytest.mark.parametrize("cluster", ["../fir", "a/b", "/tmp/fir", ".."])
+def test_what_is_not_the_name_of_a_folder_is_no_cluster(cluster):
+    with pytest.raises(UsageError, match="is not the name of a cluster"):
+        link.connect(cluster, "fir", "true")
+
+
 def test_each_way_to_fail_is_one_sentence_and_a_next_step(make_sshd, clock):
     far = make_sshd()
 

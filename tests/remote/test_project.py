@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
@@ -128,6 +129,48 @@ def test_a_transfer_continues_where_it_was_cut(link, project):
     tree = sent(link, project)
     assert [size // 100_000 for function, size in link.calls if function == "contents"] == [30, 23, 16, 9, 2]
     assert (tree / "weights").read_bytes() == (project / "weights").read_bytes()
+
+
+def test_two_transfers_of_one_tree_write_to_no_file_of_each_other(link, project):
+    (project / "weights").write_bytes(b"a" * 300_000)
+    survey = remote.survey(project, os.environ)
+    ask, others = link.ask, []
+
+    def ask_between(function, values, *, data=()):
+        if function == "contents" and not others:
+            aside = Path(os.environ["XDG_CACHE_HOME"], "serried/projects", values["key"], values["digest"] + ".part")
+            for number in range(4):  # another transfer has them open
+                others.append((aside / remote.INCOMING / str(number)).open("a+b"))
+                fcntl.flock(others[-1], fcntl.LOCK_EX)
+        return ask(function, values, data=data)
+
+    link.ask = ask_between
+    tree = tree_of(remote.send(link, survey))
+    for other in others:
+        other.write(b"its file has changed since")
+        other.close()
+    assert (tree / "weights").read_bytes() == b"a" * 300_000
+
+
+def test_a_transfer_is_done_when_another_one_has_completed_the_tree(link, project):
+    survey = remote.survey(project, os.environ)
+    ask, first = link.ask, []
+
+    def ask_late(function, values, *, data=()):
+        content = list(data)
+        if function == "contents" and not first:
+            first.append(remote.send(Late(ask), survey))
+        return ask(function, values, data=content)
+
+    link.ask = ask_late
+    assert remote.send(link, survey) == first[0]
+
+
+class Late:
+    cluster = "fir"
+
+    def __init__(self, ask):
+        self.ask = ask
 
 
 NAMES = st.text(st.characters(min_codepoint=1, exclude_characters="/"), min_size=1, max_size=12).map(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -151,6 +152,46 @@ def test_a_connection_that_stays_away_leaves_the_command_uncertain(home, laptop)
         "the connection to `fir` is lost, and the command may continue there",
         "serried login fir, then: serried ps --cluster fir shows the runs there",
     )
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_command_whose_folder_is_deleted_is_not_started_again(is_old, home, laptop):
+    (home / "started").unlink(missing_ok=True)
+    node, first = CutNode(home, received=3000), CutNode(home)
+
+    def connect(*words):
+        if node.links:
+            for request in (home / ".cache/serried/requests").iterdir():
+                if is_old:
+                    os.utime(request, (0, 0))
+                    os.utime(request / "keeper", (0, 0))
+                else:
+                    shutil.rmtree(request)
+            run(first, laptop, "true")
+        return CutNode.connect(node, *words)
+
+    node.connect = connect
+    with pytest.raises(SubmissionUncertain):
+        run(node, laptop)
+    assert (home / "started").read_text() == "started\n"
+
+
+def test_a_request_is_kept_while_its_keeper_lives(home, laptop):
+    requests = home / ".cache/serried/requests"
+    left = requests / "0.json"
+    left.write_text("{}")
+    os.utime(left, (0, 0))
+
+    def delete(_part):
+        for request in requests.glob("*/keeper"):
+            os.utime(request.parent, (0, 0))
+        run(CutNode(home), laptop, "true")
+        (home / "go").touch()
+
+    line = 'echo ready; until [ -e "$HOME/go" ]; do sleep 0.01; done; exit 7'
+    request = RemoteRequest((), {}, changes=True, shell=line)
+    with session(CutNode(home), laptop) as far:
+        assert (far.call(request, on_output=delete, on_errors=print), left.exists()) == (7, False)
 
 
 def test_ctrl_c_reaches_the_command(home, laptop):

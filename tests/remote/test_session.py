@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 from local_shell import LoginNode
 
-from serried.base.errors import SerriedError
+from serried.base.errors import SerriedError, SubmissionUncertain
 from serried.remote import far_part
 from serried.remote.client import RemoteRequest, RemoteSession
 
@@ -153,3 +155,60 @@ def test_an_archive_that_is_damaged_here_is_packed_again(tmp_path):
     kept.write_bytes(whole.content[:-1])
     assert far_part.archive(environ) == whole
     assert kept.read_bytes() == whole.content
+
+
+def test_a_command_that_is_killed_over_there_may_have_had_an_effect(node, laptop):
+    with pytest.raises(SubmissionUncertain, match="the command was killed") as raised:
+        Calls(node, laptop)(shell("kill -KILL $$", changes=True))
+    assert raised.value.exit_code == 3
+
+
+def test_a_folder_in_which_others_can_write_is_not_trusted(node, laptop):
+    base = node.home / ".cache/serried"
+    base.mkdir(parents=True)
+    base.chmod(0o777)
+    with pytest.raises(SerriedError) as raised:
+        Calls(node, laptop)(VERSION)
+    assert (str(raised.value), list(base.glob("far/*"))) == (f"cannot write to {base} on `fir.example`: EPERM", [])
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to another user")
+def test_no_program_is_started_that_another_user_names(node, laptop):
+    base = node.home / ".cache/serried"
+    base.mkdir(parents=True)
+    (base / "hostile").write_text(f"#!/bin/sh\ntouch '{node.home}/pwned'\n")
+    (base / "hostile").chmod(0o755)
+    (base / "python").write_text(f"{base}/hostile\n")
+    os.chown(base, 65534, 65534)
+    with pytest.raises(SerriedError, match="EPERM"):
+        Calls(node, laptop)(VERSION)
+    assert not list(node.home.rglob("pwned"))
+
+
+def test_an_archive_that_another_connection_brought_first_stays(tmp_path, laptop):
+    part = far_part.archive(laptop)
+    folder = tmp_path / "far" / part.digest
+    folder.parent.mkdir()
+    far_part.unpack(part.content, folder)
+    first = folder.stat().st_ino
+    far_part.unpack(part.content, folder)
+    assert ([entry.name for entry in folder.parent.iterdir()], folder.stat().st_ino) == ([part.digest], first)
+
+
+def test_a_value_that_may_be_a_secret_is_in_no_file(node, laptop):
+    (node.home / ".bash_profile").write_text("export WORK_TOKEN=hunter2 STORE_PASS=hunter2 SCRATCH=/scratch/ada\n")
+    Calls(node, laptop)(shell("true"))
+    kept = json.loads((node.home / ".cache/serried/environment").read_text())
+    assert (kept["SCRATCH"], "hunter2" in kept.values()) == ("/scratch/ada", False)
+
+
+def test_ctrl_c_ends_a_question_to_the_far_end(node, laptop):
+    with Calls(node, laptop).session as session, pytest.raises(KeyboardInterrupt):
+        session.ask("contents", {"key": "x"}, data=_interrupting())
+
+
+def _interrupting():
+    yield b"one"
+    os.kill(os.getpid(), signal.SIGINT)
+    while True:
+        yield b"more"

@@ -193,7 +193,10 @@ class Listing:
                 since = f"as of {ago(now - answer.asked)}" if answer.problem else ""
                 number += len(answer.runs)
                 for run in answer.runs:
-                    line = Line.from_json(run.line, answer.cluster, since)
+                    try:
+                        line = Line.from_json(run.line, answer.cluster, since)
+                    except (TypeError, ValueError):  # of another version
+                        continue
                     has_state = not self.states or line.state in self.states
                     is_named = self._fits(run.id, run.name, run.experiment, run.project)
                     if has_state and is_named and self._is_recent(run.ended, run.created):

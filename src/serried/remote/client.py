@@ -142,7 +142,7 @@ class RemoteSession:
         """
         answer = bytearray()
         exchange = _Exchange(None, on_data, answer.extend)
-        exchange.parts = iter(data)
+        exchange.parts, exchange.is_function = iter(data), True
         try:
             end = self._run({"function": function, "values": dict(values)}, exchange, seconds)
         except ConnectionLost:
@@ -150,13 +150,14 @@ class RemoteSession:
             raise
         try:
             value = json.loads(answer.rpartition(b"\n")[2])
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
             message = end.get("error") or f"`{function}` failed on {self.host}"
             raise SerriedError(message, details=answer.decode("utf-8", "replace").strip() or None)
         if "error" in value:
-            raise SerriedError(value["error"], hint=value.get("hint"), details=value.get("details"))
+            told = [str(value[name]) if value.get(name) else None for name in ("error", "hint", "details")]
+            raise SerriedError(told[0] or "", hint=told[1], details=told[2])
         return value
 
     def _exit_status(self, end: Mapping[str, Any]) -> int:
@@ -164,7 +165,10 @@ class RemoteSession:
             raise self._uncertain(None)
         if end.get("error"):
             raise FarEndUnusable(f"{self.host}: {end['error']}")
-        return int(end.get("status", 1))
+        status = end.get("status")
+        if not isinstance(status, int):
+            raise self._uncertain(ConnectionLost("the far end sent something else"))
+        return status & 0xFF if status >= 0 else 128 - status
 
     def _uncertain(self, cause: SerriedError | None) -> SubmissionUncertain:
         hint = f"serried ps --cluster {self.cluster} shows the runs there"
@@ -288,6 +292,7 @@ class _Exchange:
         self.given = b""
         """The whole input, if it is not a terminal's."""
         self.parts: Any = None
+        self.is_function = False
         self.offset = 0
         """Bytes of frames that have been received."""
         self.was_sent = self.has_progressed = False
@@ -314,6 +319,8 @@ class _Exchange:
         wire.flush()
         if interrupts in ready[0]:
             os.read(interrupts, 1)
+            if self.is_function:
+                raise KeyboardInterrupt
             wire.send(frames.encode(channel, frames.SIGNAL, b"%d" % signal.SIGINT))
         if self.stdin and self.stdin.fileno() in ready[0]:
             data = os.read(self.stdin.fileno(), frames.CHUNK)
@@ -331,7 +338,8 @@ class _Exchange:
                     return frame.json()
                 raise ConnectionLost("the far end sent something else")
             if frame.channel == channel and frame.kind in self._on:
-                self._on[frame.kind](frame.payload)
+                if frame.payload:
+                    self._on[frame.kind](frame.payload)
                 self.offset += frame.size
                 self.has_progressed = True
         return None

@@ -52,6 +52,7 @@ def archive(environ: Mapping[str, str]) -> FarPart:
     given = environ.get("XDG_CACHE_HOME", "")
     folder = (Path(given) if given.startswith("/") else Path.home() / ".cache") / "serried"
     with contextlib.suppress(OSError):
+        files.check_ours_alone(folder)
         for path in folder.glob(f"far-{key}-*.zip"):
             part = _part(path.read_bytes())
             if part.digest.startswith(path.stem.rpartition("-")[2]):
@@ -114,7 +115,7 @@ def command(nonce: str, length: int) -> str:
         f'n={nonce}; echo "serried-$n-1 "; d="${{XDG_CACHE_HOME:-$HOME/.cache}}/serried"; '
         f't() {{ "$1" -I -S -c "import sys;sys.exit(sys.version_info<{OLDEST_PYTHON})" </dev/null >/dev/null 2>&1; }}; '
         f'go() {{ [ -n "$1" ] && t "$1" && exec "$1" -I -S -c "{program}"; }}; '
-        '{ read -r p <"$d/python"; } 2>/dev/null; go "$p"; '
+        '[ -O "$d" ] && { read -r p <"$d/python"; } 2>/dev/null; go "$p"; '
         f'for p in {" ".join(PYTHONS)}; do go "$p"; done; '
         f"for m in {' '.join(MODULES)}; do "
         'set -- $(bash -lc "module load $m; echo; command -v python3; printenv LD_LIBRARY_PATH" '
@@ -141,14 +142,16 @@ def is_whole(folder: Path) -> bool:
 def unpack(content: bytes, folder: Path) -> None:
     """In one step, beside other connections that do the same. Versions that were not used for 30 days go."""
     aside = folder.with_name(f".{folder.name[:16]}.{os.getpid()}.{time.time_ns()}")
-    for other in folder.parent.iterdir():
-        if time.time() - other.stat().st_mtime > 30 * 86400:
-            shutil.rmtree(other, ignore_errors=True)
     try:
+        for other in folder.parent.iterdir():
+            if other.name[:1] != "." and time.time() - other.stat().st_mtime > 30 * 86400:
+                shutil.rmtree(other, ignore_errors=True)
         with zipfile.ZipFile(io.BytesIO(content)) as packed:
             packed.extractall(aside)
             lines = [f"{entry.file_size} {entry.filename}\n" for entry in packed.infolist()]
         (aside / "files").write_text("".join(lines))
+        if is_whole(folder):  # another connection was faster
+            return
         if folder.exists():  # damaged
             folder.rename(f"{aside}.old")
         aside.rename(folder)
@@ -171,8 +174,9 @@ def receive(digest: str, size: int, nonce: str) -> None:
     far = base / "far"
     try:
         far.mkdir(0o700, parents=True, exist_ok=True)
-        if far.lstat().st_uid != os.getuid() or far.lstat().st_mode & 0o022:
-            raise PermissionError(errno.EPERM, "others can write", str(far))
+        owners = {each.st_uid for each in (base.lstat(), base.stat(), far.lstat())}
+        if owners != {os.getuid()} or (base.stat().st_mode | far.lstat().st_mode) & 0o022:
+            raise PermissionError(errno.EPERM, "others can write", str(base))
         if not is_whole(far / digest):
             say("need")
             content = b""

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from serried.base import copy as fs_copy
-from serried.base.errors import NotConnected, UsageError, reason
+from serried.base.errors import NotConnected, SerriedError, UsageError, reason
 from serried.base.files import open_regular
 from serried.records import index, outputs
 from serried.records.status import statuses_of
 from serried.remote import project
-from serried.remote.client import ConnectionLost, RemoteSession
+from serried.remote.client import RemoteSession
 from serried.schema.layout import project_folder, sent_tree
 from serried.submission import fetch as local
 from serried.submission.fetch import COPIED, EQUAL_SIZE, KEPT, SAME, FetchEntry, Outcome, Report
@@ -38,6 +38,9 @@ RECORD = struct.Struct(">BI")
 BEGIN, DATA, PACKED, END = range(4)
 CHUNK = 1 << 16
 """A cut costs a record at most."""
+LONGEST = 1 << 20
+NO_FILES = "what the cluster sent are not files"
+_WRONG = (ValueError, LookupError, TypeError, OverflowError, RecursionError, zlib.error)
 WORTH = 0.9
 """Data that does not become smaller than this share of its size stays as it is, with the rest of its file."""
 TRIES = 3
@@ -53,10 +56,15 @@ class ListedFiles:
         self._place = {"run": run, "patterns": list(patterns), "within": within}
         self.facts = session.ask("matches", self._place, on_data=listing.extend)
         """`run`, `has_ended`, and how many nodes keep files that are `missing`."""
-        self.entries = [
-            FetchEntry(path, Path(source), kind, size, changed, Path(), frozenset(map(tuple, replaces)), link)
-            for path, source, kind, size, changed, replaces, link in json.loads(listing)
-        ]
+        try:
+            self.entries = [
+                FetchEntry(
+                    str(path), Path(source), kind, int(size), int(changed), Path(), frozenset(map(tuple, of)), link
+                )
+                for path, source, kind, size, changed, of, link in json.loads(listing)
+            ]
+        except _WRONG as error:
+            raise SerriedError(NO_FILES, details=repr(error)) from None
 
     def copy(self, *, force: bool, dry_run: bool, observe: Callable[[int], None]) -> Report:
         """Copy the files to the target, or report what would be copied. Raises UsageError, SerriedError."""
@@ -74,13 +82,15 @@ class ListedFiles:
     def _receive(self, arrivals: _Arrivals) -> None:
         tries = 0
         while arrivals.wanted:
-            before = arrivals.received
+            before = arrivals.received, len(arrivals.wanted)
             request = json.dumps(arrivals.request()).encode()
             try:
                 self._session.ask("stream", {}, data=[request], on_data=arrivals.feed)
+                if before == (arrivals.received, len(arrivals.wanted)):
+                    raise NotConnected("the cluster sends no files")  # noqa: TRY301 - as if it were cut
                 tries = 0
-            except (NotConnected, ConnectionLost) as error:
-                tries = 1 if arrivals.received > before else tries + 1
+            except NotConnected as error:
+                tries = 1 if arrivals.received > before[0] else tries + 1
                 arrivals.reset()
                 if tries >= TRIES:
                     error.hint = f"{error.hint or 'connect again'}; then the same command continues the copy"
@@ -155,9 +165,14 @@ class _Arrivals:
         while len(self._data) - at >= RECORD.size:
             kind, length = RECORD.unpack_from(self._data, at)
             end = at + RECORD.size + length
+            if length > LONGEST:
+                raise SerriedError(NO_FILES)
             if len(self._data) < end:
                 break
-            self._take(kind, bytes(self._data[at + RECORD.size : end]))
+            try:
+                self._take(kind, bytes(self._data[at + RECORD.size : end]))
+            except _WRONG as error:
+                raise SerriedError(NO_FILES, details=repr(error)) from None
             at = end
         del self._data[:at]
 
@@ -240,11 +255,11 @@ def _check(entry: FetchEntry) -> None:
     if not entry.path or {"", ".", ".."}.intersection(parts) or "\0" in entry.path:
         raise OSError(errno.EINVAL, "its path leads out of the folder")
     if entry.kind == "link":
-        depth = len(parts) - 1 if entry.leads_to[:1] != "/" else -1
-        for name in entry.leads_to.split("/"):
-            depth += -1 if name == ".." else name not in ("", ".")
-            if depth < 0:
-                raise OSError(errno.EINVAL, f"it is a link that leads out of the folder, to `{entry.leads_to}`")
+        above, names = len(parts) - 1, entry.leads_to.split("/")
+        rises = next((at for at, name in enumerate(names) if name != ".."), len(names))
+        # `..` behind a name, which may be a link itself, leads anywhere.
+        if entry.leads_to[:1] == "/" or rises > above or ".." in names[rises:]:
+            raise OSError(errno.EINVAL, f"it is a link that leads out of the folder, to `{entry.leads_to}`")
 
 
 # What follows runs over there.

@@ -378,6 +378,8 @@ def _ssh(*words: str, timeout: float = ANSWER_SECONDS) -> shell.Result:
 
 
 def _folder(cluster: str) -> Path:
+    if "/" in cluster or cluster.startswith("."):
+        raise UsageError(f"`{cluster}` is not the name of a cluster", hint="a name is a word without `/`")
     return layout.state_directory(os.environ) / "remote" / cluster
 
 

@@ -21,7 +21,7 @@ LIMIT_SECONDS = 20
 KEPT_SECONDS = 86400
 KEPT = re.compile(
     r"PATH|MODULEPATH|LD_LIBRARY_PATH|SLURM_CONF|PBS_(EXEC|SERVER|DEFAULT|CONF_FILE)|XDG_[A-Z_]+|LANG|LC_[A-Z]+"
-    r"|\w*(SCRATCH|WORK|PROJECT|STORE)\w*"
+    r"|(?!\w*(AUTH|CRED|KEY|PASS|SECRET|TOKEN))\w*(SCRATCH|WORK|PROJECT|STORE)\w*"
 )
 """The variables that a file may keep, if their values are paths or words without meaning to a thief."""
 PLAIN = re.compile(r"[\w./:@+,~ -]*")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import io
 import json
@@ -208,7 +209,7 @@ def _send(session: RemoteSession, project: LocalProject) -> dict[str, str]:
             return {**place, "start": project.start}
         missing = [(int(number), int(offset)) for number, offset in answer.get("missing", ())]
         answer = session.ask("contents", {**place, "missing": missing}, data=_contents(project, missing))
-    what = ", ".join(f"`{path}`" for path in answer.get("changed", ())) or "the project"
+    what = ", ".join(f"`{path}`" for path in answer.get("changed", ())[:3]) or "the project"
     raise SerriedError(f"{what} changed while it was being sent", hint="run the command again")
 
 
@@ -291,9 +292,11 @@ def tree(place: Mapping[str, Any], content: BinaryIO, _output: BinaryIO) -> dict
         sent = _manifest(packed, folder)
         if sent is None:
             return {"lacks_base": True}
-        make_directory(_aside(folder) / INCOMING)
-        write_bytes(_aside(folder) / f"{MANIFEST}{PART}", json.dumps(sent.to_json()).encode(), durable=False)
-        return _fill(folder, sent, _earlier(folder))
+        with _raced(folder) as answer:
+            make_directory(_aside(folder) / INCOMING)
+            write_bytes(_aside(folder) / f"{MANIFEST}{PART}", json.dumps(sent.to_json()).encode(), durable=False)
+            answer.update(_fill(folder, sent, _earlier(folder)))
+        return answer
 
 
 def _manifest(packed: bytes, folder: Path) -> SentProject | None:
@@ -326,14 +329,25 @@ def contents(place: Mapping[str, Any], content: BinaryIO, _output: BinaryIO) -> 
             return {"there": (folder / MANIFEST).is_file()}
         paths, stream = sorted(sent.files), _Inflated(content)
         changed: list[str] = []
-        for number, offset in place.get("missing", ()):
-            path = paths[int(number)]
-            outcome = _receive(aside, path, sent.files[path], int(offset), stream, str(int(number)))
-            if outcome is None:
-                break
-            changed += [] if outcome else [path]
-        answer = _fill(folder, sent, ())
+        with _raced(folder) as answer:
+            for number, offset in place.get("missing", ()):
+                path = paths[int(number)]
+                outcome = _receive(aside, path, sent.files[path], int(offset), stream, str(int(number)))
+                if outcome is None:
+                    break
+                changed += [] if outcome else [path]
+            answer.update(_fill(folder, sent, ()))
         return {**answer, "changed": changed} if changed else answer
+
+
+@contextlib.contextmanager
+def _raced(folder: Path) -> Iterator[dict[str, Any]]:
+    """An answer. Another transfer of the same tree may complete it, and so take files away from this one."""
+    answer: dict[str, Any] = {}
+    try:
+        yield answer
+    except FileNotFoundError:
+        answer["there"] = (folder / MANIFEST).is_file()
 
 
 def _aside(folder: Path) -> Path:
@@ -361,8 +375,9 @@ class _Inflated:
 
 def _receive(aside: Path, path: str, file: SentFile, offset: int, stream: _Inflated, name: str) -> bool | None:  # noqa: PLR0917
     """Whether the content is that of the manifest; None if the stream ended before."""
-    part, digest = aside / INCOMING / name, hashlib.sha256()
-    with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "r+b") as written:
+    digest = hashlib.sha256()
+    written, part = _open_part(aside / INCOMING / name, offset)
+    with written:
         while (chunk := written.read(min(CHUNK, offset - written.tell()))) if written.tell() < offset else b"":
             digest.update(chunk)
         while written.tell() < file.size:
@@ -373,11 +388,33 @@ def _receive(aside: Path, path: str, file: SentFile, offset: int, stream: _Infla
             written.write(chunk)
         written.truncate()
         os.fchmod(written.fileno(), stat.S_IMODE(file.mode))
-    if digest.hexdigest() != file.content:
-        part.unlink(missing_ok=True)
-        return False
-    _publish(part, aside / path)
+        written.flush()
+        if digest.hexdigest() != file.content:
+            part.unlink(missing_ok=True)
+            return False
+        _publish(part, aside / path)
     return True
+
+
+def _open_part(part: Path, offset: int) -> tuple[BinaryIO, Path]:
+    """The file of a content that is not complete; a copy of its beginning if another transfer writes to it."""
+    file = os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "r+b")
+    is_ours = True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_ours = os.path.samestat(os.fstat(file.fileno()), part.stat())
+    except (BlockingIOError, FileNotFoundError):
+        is_ours = False
+    except OSError:  # a file system without locks
+        pass
+    if is_ours:
+        return file, part
+    with file:
+        own = part.with_name(os.urandom(8).hex())
+        copied = own.open("x+b")
+        copied.write(file.read(offset))
+        copied.seek(0)
+    return copied, own
 
 
 def _publish(part: Path, target: Path) -> None:

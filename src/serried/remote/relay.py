@@ -143,6 +143,9 @@ def listings(clusters: Sequence[str], most: int = _REMEMBERED) -> list[ClusterRu
 def _ask(session: RemoteSession, most: int, seconds: float) -> ClusterRuns:
     """Ask for the runs of a cluster, and keep the answer."""
     found = session.ask("listing", {"most": most}, seconds=seconds)
-    answer = ClusterRuns(session.cluster, time.time(), [RunElsewhere(**run) for run in found["runs"]])
+    try:
+        answer = ClusterRuns(session.cluster, time.time(), [RunElsewhere(**run) for run in found["runs"]])
+    except (LookupError, TypeError):
+        raise SerriedError(f"what `{session.cluster}` sent are not runs") from None
     index.remember(answer._replace(runs=answer.runs[:_REMEMBERED]))
     return answer

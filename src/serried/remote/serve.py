@@ -51,6 +51,8 @@ FUNCTIONS = {
 MOST_BACKLOG = 4 << 20
 """Bytes that wait for the connection or for a child. Beyond that, the other side waits."""
 KEPT_SECONDS = 7 * 86400
+TAKEN_SECONDS = 600
+"""A terminal takes its request within these."""
 BEAT_SECONDS = 10
 LOST_SECONDS = 60
 """A keeper on another login node without a sign of life for so long has died."""
@@ -58,7 +60,7 @@ POLL_SECONDS, LONGEST_POLL_SECONDS = 0.02, 0.25
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
 IGNORED = (*PASSED_ON, signal.SIGPIPE, signal.SIGTSTP)
 LOST = {"status": 3, "lost": True}
-"""The EXIT of a request whose keeper died: nobody can say how far its command got."""
+"""The EXIT of a request that was killed, or whose keeper was: nobody can say how far its command got."""
 _TERMINAL = (
     "import json,sys;from pathlib import Path;sys.path[:0]=json.loads(sys.argv[1]);"
     "from serried.remote import serve;sys.exit(serve.on_terminal(Path(sys.argv[2])))"
@@ -120,8 +122,7 @@ class RequestProcess:
         """What has come since, as frames, the EXIT included."""
         if self.status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
-            code = os.waitstatus_to_exitcode(status)
-            self.status = (code if code >= 0 else 128 - code) if pid else None
+            self.status = os.waitstatus_to_exitcode(status) if pid else None
         data = b""
         for descriptor, kind in list(self.streams.items()):
             part = frames.read(descriptor)
@@ -130,7 +131,8 @@ class RequestProcess:
                 os.close(descriptor)
             data += frames.encode(channel, kind, part) if part else b""
         if self.status is not None and not self.streams:
-            data += frames.encode_json(channel, frames.EXIT, {"status": self.status})
+            end = LOST if self.status == -signal.SIGKILL else {"status": self.status}
+            data += frames.encode_json(channel, frames.EXIT, end)
         return data
 
     @property
@@ -294,6 +296,8 @@ class KeptRequest:
             self._pid = 0 if pid else self._pid
             if code:  # nothing was started
                 return {"status": 1, "error": f"{self.folder}: {os.strerror(code)}"} if code > 0 else LOST
+        if self.offset and not self.folder.exists():
+            return LOST
         keeper = files.read_json(self.folder / "keeper") or {}
         if keeper.get("host") == socket.gethostname():
             return None if Process(keeper["pid"], keeper["started"]).is_alive else LOST
@@ -320,10 +324,9 @@ def keep(folder: Path, request: dict[str, Any], base: Path) -> int:
         signal.signal(each, signal.SIG_IGN)
     try:
         files.make_directory(folder.parent)
-        for other in folder.parent.iterdir():
-            with contextlib.suppress(OSError):
-                if time.time() - other.stat().st_mtime > KEPT_SECONDS:
-                    shutil.rmtree(other, ignore_errors=True)
+        _delete_old(folder.parent)
+        if request.get("offset"):  # it was started, whatever has deleted its folder since
+            return 0
         try:
             folder.mkdir(files.PRIVATE_DIRECTORY)
         except FileExistsError:
@@ -332,6 +335,7 @@ def keep(folder: Path, request: dict[str, Any], base: Path) -> int:
         me = {"host": socket.gethostname(), **myself()._asdict()}
         files.write_json(folder / "keeper", me)
         files.write_reserve(folder / "reserve")
+        os.write(spool, frames.encode(0, frames.OUTPUT))  # the laptop then knows that it was started
         child = RequestProcess(lambda: _work(request, base), os.dup(0))
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
@@ -352,6 +356,18 @@ def keep(folder: Path, request: dict[str, Any], base: Path) -> int:
             os.utime(folder / "keeper")
     (folder / "reserve").unlink(missing_ok=True)
     return 0
+
+
+def _delete_old(requests: Path) -> None:
+    """A keeper touches its file while it lives. A request that no terminal has taken may hold secrets."""
+    for other in requests.iterdir():
+        with contextlib.suppress(OSError):
+            keeper = other / "keeper"
+            age = time.time() - (keeper if keeper.exists() else other).stat().st_mtime
+            if other.suffix and age > TAKEN_SECONDS:
+                other.unlink()
+            elif age > KEPT_SECONDS:
+                shutil.rmtree(other, ignore_errors=True)
 
 
 def _append(spool: int, data: bytes, folder: Path) -> None:

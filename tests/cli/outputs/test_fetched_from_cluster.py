@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from serried.base.errors import SerriedError
 from serried.remote import files
 from serried.remote.client import ConnectionLost
 from serried.submission.fetch import Report
@@ -163,3 +164,36 @@ def test_a_file_that_is_gone_is_a_problem_of_that_file(started, link, tmp_path):
     report = listed.copy(force=False, dry_run=False, observe=lambda _: None)
     assert (report.copied, report.problems) == (["b"], {"a": "no such file or directory"})
     assert isinstance(report, Report)
+
+
+BROKEN = {
+    "not JSON": files.RECORD.pack(files.BEGIN, 1) + b"{",
+    "no number": files.RECORD.pack(files.BEGIN, 2) + b"{}",
+    "too long": files.RECORD.pack(files.DATA, 1 << 31),
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("stream", BROKEN.values(), ids=BROKEN)
+def test_a_far_end_that_sends_no_files_is_an_error(stream, started, link, tmp_path, monkeypatch):
+    put(started().where.source, {"log": "line\n"})
+    monkeypatch.setattr(files, "stream", lambda _values, _content, output: output.write(stream))
+    with pytest.raises(SerriedError, match="cluster sen"):
+        fetch(link, tmp_path / "to")
+    assert tree(tmp_path / "to") == {}
+
+
+def test_a_listing_of_something_else_is_an_error(started, link, tmp_path, monkeypatch):
+    started()
+    monkeypatch.setattr(files, "matches", lambda _values, _content, output: output.write(b'[["a", 1]]'))
+    with pytest.raises(SerriedError, match="what the cluster sent are not files"):
+        fetch(link, tmp_path / "to")
+
+
+def test_a_link_through_another_link_does_not_lead_out(started, link, tmp_path):
+    made = started()
+    put(made.where.results, {"a/fine": "x"})
+    (made.where.results / "here").symlink_to(".")
+    (made.where.results / "out").symlink_to("here/../a")
+    report = fetch(link, tmp_path / "to")
+    assert report.problems == {"out": "it is a link that leads out of the folder, to `here/../a`"}
