@@ -70,14 +70,19 @@ def test_what_a_command_has_begun_ends_with_it_but_not_what_changes_something(ma
     program = (
         "from serried.remote.client import *; import sys\n"
         "with RemoteSession('fir', 'fir', environ={'XDG_CACHE_HOME': sys.argv[1]}) as session:\n"
-        "    line = f'echo $$ > {sys.argv[3]}; sleep 600'\n"
-        "    session.call(RemoteRequest((), {}, sys.argv[2] == 'changes', shell=line), on_output=id, on_errors=id)"
+        "    line = f'echo $$ > {sys.argv[3]}; ' + ('read answer' if sys.argv[2] == 'asks' else 'sleep 600')\n"
+        "    asks, changes = sys.argv[2] == 'asks', sys.argv[2] != 'reads'\n"
+        "    request = RemoteRequest((), {}, changes, (asks, False, False), shell=line)\n"
+        "    session.call(request, stdin=sys.stdin.buffer, on_output=id, on_errors=id)"
     )
-    for kind in ("reads", "changes"):
+    kinds = ("reads", "asks", "changes")
+    for kind in kinds:
         argv = [sys.executable, "-c", program, laptop["XDG_CACHE_HOME"], kind, far.home / kind]
-        with subprocess.Popen(argv) as command:
+        stdin = subprocess.PIPE if kind == "asks" else subprocess.DEVNULL
+        with subprocess.Popen(argv, stdin=stdin) as command:
             until(lambda kind=kind: (far.home / kind).exists() and (far.home / kind).read_text().endswith("\n"))
             command.kill()
-    reads, changes = ((far.home / kind).read_text().strip() for kind in ("reads", "changes"))
-    far.inside(f"while kill -0 {reads}; do sleep 0.1; done; kill -0 {changes} && touch {far.home}/lives")
+    reads, asks, changes = ((far.home / kind).read_text().strip() for kind in kinds)
+    ended = f"while kill -0 {reads} || kill -0 {asks}; do sleep 0.1; done"
+    far.inside(f"{ended}; kill -0 {changes} && touch {far.home}/lives")
     until((far.home / "lives").exists)

@@ -45,6 +45,8 @@ class LentChannel(NamedTuple):
     own: int | None
     """Its number for the borrower; None for the question whether the session lives."""
     changes: bool
+    is_typed: bool
+    """Its input comes from a terminal. Any other input must not end early: it would be shorter."""
 
 
 class Holder:
@@ -86,11 +88,13 @@ class Holder:
     def welcome(self, borrower: Borrower) -> None:
         """Ask the far end for a sign of life; the greeting follows it."""
         self.borrowers.append(borrower)
-        self.lend(borrower, None, RemoteFrame(0, frames.REQUEST, b'{"function": "alive"}'), changes=False)
+        self.lend(borrower, None, RemoteFrame(0, frames.REQUEST, b'{"function": "alive"}'))
 
-    def lend(self, borrower: Borrower, own: int | None, frame: RemoteFrame, *, changes: bool) -> None:
+    def lend(self, borrower: Borrower, own: int | None, frame: RemoteFrame) -> None:
+        request = frame.json()
+        is_typed = bool((request.get("terminals") or [False])[0])
         self.number += 1
-        self.lent[self.number] = LentChannel(borrower, own, changes)
+        self.lent[self.number] = LentChannel(borrower, own, bool(request.get("changes")), is_typed)
         self.far.send(frames.encode(self.number, frame.kind, frame.payload))
         if own is not None:
             borrower.channels[own] = self.number
@@ -101,7 +105,7 @@ class Holder:
             self.far.send(frames.encode(number, frame.kind, frame.payload))
         elif number is None and frame.kind == frames.REQUEST:
             try:
-                self.lend(borrower, frame.channel, frame, changes=bool(frame.json().get("changes")))
+                self.lend(borrower, frame.channel, frame)
             except frames.Malformed:
                 borrower.wire.has_ended = True
 
@@ -121,8 +125,10 @@ class Holder:
         self.borrowers.remove(borrower)
         borrower.connection.close()
         for number in borrower.channels.values():
-            if not self.lent[number].changes:
+            lent = self.lent[number]
+            if not lent.changes:
                 self.far.send(frames.encode(number, frames.SIGNAL, _TERM))
+            if lent.is_typed or not lent.changes:
                 self.far.send(frames.encode(number, frames.INPUT))
 
 

@@ -260,7 +260,9 @@ def _borrow(cluster: str, login: Login) -> Link:
         if connection.connect_ex(str(path)) != 0:
             log.unlink(missing_ok=True)
             path.unlink(missing_ok=True)
-            holder = shell.spawn((sys.executable, "-m", "serried.remote.holder", cluster, login.host), log=log)
+            holder = shell.spawn(
+                (sys.executable, "-m", "serried.remote.holder", cluster, login.host), log=log, cwd=path.parent
+            )
             with console.status_line(f"opening the session on {login.host}"):
                 while connection.connect_ex(str(path)) != 0:
                     sleep(0.1)
