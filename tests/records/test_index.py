@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import os
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from building import RunOnDisk, a_plan, an_ending
 from serried.base.errors import Elsewhere, RunNotFoundError
 from serried.base.files import write_json
+from serried.cli import run_view
+from serried.cli.ps import describe_all
 from serried.records import index
 from serried.records.record import Record, records_directory
 from serried.schema import names
@@ -57,6 +60,28 @@ def test_last_of_a_project_may_be_on_the_cluster_that_its_files_were_sent_to(fil
     assert [last_in("mine/src"), last_in("other")] == ["abcdef", "xyzabc"]
     monkeypatch.setenv(names.MEANT, "k3f9q2")  # a command that came from there
     assert index.find("last", own=tmp_path).record.id == "k3f9q2"
+
+
+def test_a_repetition_elsewhere_with_the_present_code_takes_the_project_along():
+    index.remember(index.ClusterRuns("fir", 0.0, [index.RunElsewhere("abcdef", "t", "t", "p", 1.0, None, (), {}, ())]))
+    asks = []
+    for new_code in (False, True):
+        with pytest.raises(Elsewhere) as raised:
+            run_view.select("abcdef", new_code=new_code)
+        asks.append((raised.value.needs_project, raised.value.names_cluster))
+    assert asks == [(False, False), (True, True)]
+
+
+def test_another_machine_may_ask_for_a_run_that_is_older_than_those_in_a_list(make_run):
+    for number, run in enumerate(("abcdef", "k3f9q2", "xyzabc")):
+        made = make_run(run, name=f"train{number}")
+        made.record.write_end(End.of(an_ending(run, ended=f"2026-11-2{number}T00:00:00Z")))
+    found = [describe_all({"most": 1, "word": word}, io.BytesIO(), io.BytesIO()) for word in ("", "train0", "abc")]
+    assert [[run["id"] for run in each["runs"]] for each in found] == [
+        ["xyzabc"],
+        ["xyzabc", "abcdef"],
+        ["xyzabc", "abcdef"],
+    ]
 
 
 def test_a_run_is_found_by_id_prefix_name_and_last():

@@ -81,6 +81,24 @@ def test_what_a_command_says_and_how_it_ends_are_those_of_the_login_node(fir: Ss
     assert not list(fir.home.rglob("pwned"))
 
 
+@pytest.mark.usefixtures("fir")
+def test_a_run_counts_on_its_own_cluster_and_under_one_name(project: Path, wait_until: Callable[..., object]) -> None:
+    (project / "job.sh").write_text("#!/bin/bash\n#SBATCH -t 5\necho done\n")
+    run = here("submit", "--cluster", "beech", "job.sh").stdout.strip()
+    wait_until(lambda: listed() == [(run, "COMPLETED", "beech")])
+    link.sign_in("elm", "fir")
+    config = Path(os.environ["XDG_CONFIG_HOME"], "serried", "config.toml")
+    config.write_text(f'{config.read_text()}[clusters.elm]\nlogin = "fir"\n')
+    assert [each[:2] for each in listed()] == [(run, "COMPLETED")]
+    assert here("show", run).returncode == 0
+    words = ("--cluster", "local", "--gpus", "0", "--ranks", "1", "--time", "5m", "-y")
+    for option in ("--after", "--resume"):
+        refused = here("submit", *words, option, run, "--", "true")
+        assert (refused.returncode, refused.stderr.startswith(f"error: run `{run}` is on cluster `")) == (2, True)
+    assert here("wait", run, "nosuch").stderr.startswith("error: no run on cluster `")
+    assert [each[:2] for each in listed()] == [(run, "COMPLETED")]  # nothing was submitted anywhere
+
+
 def test_without_a_connection_a_list_shows_what_was_known_and_a_command_ends_with_4(
     fir: Sshd, project: Path, wait_until: Callable[..., object]
 ) -> None:
@@ -93,6 +111,7 @@ def test_without_a_connection_a_list_shows_what_was_known_and_a_command_ends_wit
     assert run in known.stdout
     assert "as of " in known.stdout
     assert known.stderr.startswith("warning: ")
+    assert json.loads(here("ps", "--json").stdout)["runs"][0]["stale_since"] is not None
     done = here("show", run)
     assert (done.returncode, done.stdout) == (4, "")
     assert "hint: " in done.stderr

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import click
 
 from serried import config, schedulers
-from serried.base.errors import Risk, UsageError
+from serried.base.errors import Elsewhere, Risk, UsageError
 from serried.cli import ARGUMENTS_HINT, TYPED_SCRIPT, run_view
 from serried.config import definitions, shell_words
 from serried.config.definitions import Resources, keys
@@ -26,7 +26,7 @@ from serried.schema.plan import Key, Launch, Track
 from serried.schema.reasons import Reason
 from serried.submission import script
 from serried.submission.deliver import Observe, Prepared
-from serried.submission.request import Request
+from serried.submission.request import Request, decide
 from serried.views import console
 from serried.views.plan_lines import plan_lines
 from serried.views.text import pad, printable
@@ -370,15 +370,13 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
     if is_script:
         experiment, command = None, (experiment, *(command or ()))
     parameters: Mapping[str, Any] = {}
+    elsewhere = None
     if source := values.get("from_sweep"):
-        from serried.sweeps import results
-
-        run, slash, number = source.rpartition("/")
-        if slash and number.isdecimal():
-            parameters = results.parameters_of(run_view.select(run, own=True), int(number))
-        else:
-            parameters = results.results_of(run_view.select(source, own=True)).best
-    return Request(
+        try:
+            parameters = _parameters(source)
+        except Elsewhere as error:
+            elsewhere = error
+    found = Request(
         experiment=experiment,
         command=command,
         is_script=is_script,
@@ -393,6 +391,20 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
         parameters=parameters,
         **{name: values.get(name) for name in ("name", "array", "parallel", "repeat", "resume")},
     )
+    if elsewhere is not None:
+        decide(found, Path.cwd(), os.environ)  # raises if the request is for a cluster elsewhere, perhaps the same
+        raise elsewhere
+    return found
+
+
+def _parameters(source: str) -> Mapping[str, Any]:
+    """Those of a trial, or of the best one of a sweep."""
+    from serried.sweeps import results
+
+    run, slash, number = source.rpartition("/")
+    if slash and number.isdecimal():
+        return results.parameters_of(run_view.select(run, own=True), int(number))
+    return results.results_of(run_view.select(source, own=True)).best
 
 
 _OF_INPUT = "stdin"

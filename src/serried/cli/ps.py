@@ -17,7 +17,7 @@ import click
 
 from serried.base import shell
 from serried.base.errors import MissingProgramError, SerriedError, UsageError, did_you_mean, install_hint
-from serried.base.text import ago, local_time
+from serried.base.text import ago, iso, local_time
 from serried.cli import run_view
 from serried.records import index
 from serried.records.index import RunElsewhere, Selection
@@ -188,11 +188,13 @@ class Listing:
 
             most = _EVERYTHING if self.everything or self.is_filtered or self.oldest is not None else self.number
             now = time.time()
-            for answer in relay.listings(clusters, most):
+            answers = relay.listings(clusters, most)
+            for answer in answers:
                 run_view.warn_of(answer)
-                since = f"as of {ago(now - answer.asked)}" if answer.problem else ""
-                number += len(answer.runs)
-                for run in answer.runs:
+            for answer, runs in index.each_once(answers):
+                since, stale = (f"as of {ago(now - answer.asked)}", iso(answer.asked)) if answer.problem else ("", None)
+                number += len(runs)
+                for run in runs:
                     try:
                         line = Line.from_json(run.line, answer.cluster, since)
                     except (TypeError, ValueError):  # of another version
@@ -201,7 +203,9 @@ class Listing:
                     is_named = self._fits(run.id, run.name, run.experiment, run.project)
                     if has_state and is_named and self._is_recent(run.ended, run.created):
                         lines.append(line)
-                        found.append({**run.status, "cluster": answer.cluster})
+                        found.append(
+                            {**run.status, "cluster": answer.cluster, **({"stale_since": stale} if stale else {})}
+                        )
         return lines, found, number
 
     def _may_have(self, record: Record) -> bool:
@@ -223,10 +227,15 @@ class Listing:
 
 
 def describe_all(values: Mapping[str, Any], _input: BinaryIO, _output: BinaryIO) -> dict[str, Any]:
-    """The newest runs of this machine for another one, as `RunElsewhere`. `values`: the most of those that ended."""
-    now = time.time()
+    """The newest runs of this machine for another one, as `RunElsewhere`.
+
+    `values`: the most of those that ended, and a word for those that are older.
+    """
+    now, most, word = time.time(), int(values["most"]), values["word"]
+    found = Listing(number=most).find()[0]
+    older = Listing((word,), number=most).find()[0] if word else []
     runs = []
-    for status in Listing(number=int(values["most"])).find()[0]:
+    for status in {status.record.id: status for status in [*found, *older]}.values():
         summary, jobs = status.summary, []
         with contextlib.suppress(RecordUnreadable):
             jobs = [job for submission in status.record.all_submissions() for job in submission.jobs]

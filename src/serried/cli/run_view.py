@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from serried.base.errors import RunNotFoundError, SchedulerUnreachable, SerriedError, UsageError
+from serried.base.errors import Elsewhere, RunNotFoundError, SchedulerUnreachable, SerriedError, UsageError
 from serried.base.text import BadDuration, ago, read_duration
 from serried.records.record import RecordUnreadable
 from serried.schema import names
@@ -98,22 +98,18 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 without_asking = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
-def select(word: str, *, own: bool = False) -> Selection:
-    """The run that `word` means. A note goes to stderr. With `own`, for changes, `last` is a run of this project."""
-    from serried.records import index
+def select(word: str, *, own: bool = False, new_code: bool = False) -> Selection:
+    """The run that `word` means. A note goes to stderr. With `own`, for changes, `last` is a run of this project.
+
+    With `new_code`, the command reads this project, also if it runs elsewhere.
+    """
     from serried.submission.reconcile import find_out  # `ps` selects no run
 
-    here = Path() if own else None
     try:
-        selection = index.find(word, own=here)
-    except RunNotFoundError:
-        if not index.clusters():
-            raise
-        from serried.remote import relay  # most machines are the login node themselves
-
-        for answer in relay.listings(index.clusters()):
-            warn_of(answer)
-        selection = index.find(word, own=here)
+        selection = _find(word, Path() if own else None)
+    except Elsewhere as elsewhere:
+        elsewhere.needs_project = elsewhere.names_cluster = new_code
+        raise
     find_out(selection.record)
     if selection.note:
         console.note(selection.note)
@@ -126,6 +122,19 @@ def select(word: str, *, own: bool = False) -> Selection:
                 about = f"{record.id} ({record.summary.name}) of the project `{record.summary.project}`"
                 console.note(f"`last` is run {about} in {source}")
     return selection
+
+
+def _find(word: str, own: Path | None) -> Selection:
+    from serried.records import index
+
+    with contextlib.suppress(RunNotFoundError):
+        return index.find(word, own=own)
+    if index.clusters():
+        from serried.remote import relay  # most machines are the login node themselves
+
+        for answer in relay.listings(index.clusters(), word="" if word == names.LAST_RUN else word.partition("/")[0]):
+            warn_of(answer)
+    return index.find(word, own=own)
 
 
 def select_one(word: str) -> Selection:

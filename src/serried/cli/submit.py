@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from serried.base.errors import Elsewhere, SerriedError, SubmissionUncertain, UsageError
+from serried.base.errors import SerriedError, SubmissionUncertain, UsageError
 from serried.cli import options, run_view
 from serried.records.record import Record, RecordUnreadable, jobs_text
 from serried.schema.layout import sent_tree
@@ -104,11 +104,8 @@ def rerun_command(*, run: str, failed: bool | None, fresh: bool, new_code: bool,
     """
     from serried.submission.again import prepare_again
 
-    try:
-        selection = dataclasses.replace(run_view.select(run, own=True), note=None)  # the note is printed
-    except Elsewhere as elsewhere:
-        elsewhere.needs_project = elsewhere.names_cluster = new_code
-        raise
+    # The note is printed.
+    selection = dataclasses.replace(run_view.select(run, own=True, new_code=new_code), note=None)
     try:
         with options.progress(dry_run=how["dry_run"]) as observe:
             prepared = prepare_again(

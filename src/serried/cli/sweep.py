@@ -441,9 +441,9 @@ def _suggest(found: SweepResults) -> None:
         console.next_steps(steps)
 
 
-def _whole(run: str, of_one: str) -> Selection:
+def _whole(run: str, of_one: str, *, new_code: bool = False) -> Selection:
     """The run, which is not one trial. `of_one` is the command for a trial."""
-    selection = run_view.select(run, own=True)
+    selection = run_view.select(run, own=True, new_code=new_code)
     if selection.task is not None:
         raise UsageError(f"`{selection}` is one trial of a sweep", hint=f"{of_one} {selection}")
     return selection
@@ -463,7 +463,7 @@ def retry_command(*, run: str, fresh: bool, new_code: bool, **how: bool) -> None
 
     The trials keep their numbers and parameters, in a further run of the sweep.
     """
-    found = results.results_of(_whole(run, "serried rerun"), metric="")
+    found = results.results_of(_whole(run, "serried rerun", new_code=new_code), metric="")
     by_run: dict[str, list[int]] = {}
     for trial in sorted(found.trials, key=lambda trial: trial.number):
         if trial.has_failed:
@@ -493,7 +493,7 @@ def add_command(*, run: str, count: int, new_code: bool, **how: bool) -> None:
     \b
     serried sweep add k3f9q2 --count 20
     """
-    records = results.runs_of(_whole(run, "serried rerun"))
+    records = results.runs_of(_whole(run, "serried rerun", new_code=new_code))
     record = max(records, key=lambda one: max(one.plan.array.indices if one.plan.array else (0,)))
     sweep = record.plan.sweep or Sweep(record.id, ())
     before = SweepDefinition.from_json(sweep.definition)

@@ -858,6 +858,7 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
     limit = experiment.limit
     if script and script.directives.requeues and not limit.restarts and limit.total_time_seconds is None:
         of_script.append("`-r y` of the script has no effect without `--chain N`, which allows N attempts")
+    is_elsewhere = _is_elsewhere(place, given, environ)
     return Resolved(
         project=project,
         experiment=experiment,
@@ -870,11 +871,11 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
             *_unknown_gpus(experiment, place),
             *_misspelt_clusters(given, chosen),
         ),
-        notes=(*builder.notes, *notes, *of_script),
+        notes=(*(() if is_elsewhere else builder.notes), *notes, *of_script),  # this home is not the one over there
         experiments=tuple(experiment_names(given)),
         script=script,
         replaced=_replaced(settings, script, origins) if script else frozenset(),
-        is_elsewhere=_is_elsewhere(place, given, environ),
+        is_elsewhere=is_elsewhere,
     )
 
 

@@ -347,6 +347,9 @@ def _not_found(selector: str) -> RunNotFoundError:
     hint = f"did you mean `{close[0]}`? (serried ps --all lists them)" if close else "serried ps --all lists them"
     if selector.isdecimal() and not close:
         hint += "\nno record has the own number of an array task: write ARRAY_TASK, as in `4711_7`"
+    if cluster := os.environ.get(names.AT):
+        hint = "a command can name runs of one cluster; `serried ps --all` lists the runs of all"
+        return RunNotFoundError(f"no run on cluster `{cluster}` is `{selector}`", hint=hint)
     return RunNotFoundError(f"unknown run: `{selector}`", hint=hint)
 
 
@@ -410,10 +413,20 @@ def last_answer(cluster: str) -> ClusterRuns:
     return ClusterRuns(cluster, 0.0, [])
 
 
+def each_once(answers: Sequence[ClusterRuns]) -> list[tuple[ClusterRuns, list[RunElsewhere]]]:
+    """Each answer with its runs. Two profiles may have one login node: a run is that of the newest answer with it."""
+    known: dict[str, RunElsewhere] = {}
+    found = []
+    for answer in sorted(answers, key=lambda answer: (answer.problem is not None, -answer.asked)):
+        found.append((answer, [run for run in answer.runs if run.id not in known]))
+        known.update((run.id, run) for run in answer.runs)
+    return found
+
+
 def _elsewhere() -> Iterator[tuple[str, RunElsewhere]]:
-    for cluster in clusters():
-        for run in last_answer(cluster).runs:
-            yield cluster, run
+    for answer, runs in each_once([*map(last_answer, clusters())]):
+        for run in runs:
+            yield answer.cluster, run
 
 
 def _check_elsewhere(selector: str) -> None:

@@ -24,6 +24,9 @@ from serried.schema import names
 
 READING = frozenset({"logs", "metrics", "ps", "queue", "report", "show", "stacks", "wait", "why"})
 """Commands that change nothing over there. They end with the connection."""
+_OF_SWEEP = frozenset({"add", "retry", "show", "stop"})
+_FOR_A_CLUSTER = frozenset({"bench", "check-resume", "run", "submit", "sweep"})
+"""Commands that go to the cluster of their settings, and never to that of a run which they mention."""
 _OF_TERMINAL = ("TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR")
 _GLANCE_SECONDS = 2.0
 """How long a list waits for a cluster."""
@@ -38,6 +41,10 @@ def relay(
     on_output: Callable[[bytes], object] | None = None,
 ) -> int:
     """Run the command `words` on the login node of the cluster, show its output, and return its exit status."""
+    is_of_run = words[0] not in _FOR_A_CLUSTER or (words[0] == "sweep" and words[1] in _OF_SWEEP)
+    if not is_of_run and not error.names_cluster:
+        hint = f"`--cluster {error.cluster}`, without `--dry-run`, submits where that run is"
+        raise UsageError(error.message, hint=hint)
     if words[0] == "watch" and "--once" not in words:
         message = f"the full screen of `serried watch` does not reach `{error.cluster}`"
         raise UsageError(message, hint="serried ps --watch, or serried watch RUN --once")
@@ -116,14 +123,17 @@ def _environment(error: Elsewhere) -> dict[str, str]:
     }
 
 
-def listings(clusters: Sequence[str], most: int = _REMEMBERED) -> list[ClusterRuns]:
-    """The runs of each cluster: as it answers now, or within two seconds, else as it answered last."""
+def listings(clusters: Sequence[str], most: int = _REMEMBERED, word: str = "") -> list[ClusterRuns]:
+    """The runs of each cluster: as it answers now, or within two seconds, else as it answered last.
+
+    With `word`, the older ones are those whose id, name or experiment begins so.
+    """
     answers = {cluster: index.last_answer(cluster) for cluster in clusters}
 
     def ask(cluster: str) -> None:
         try:
             with session_with(cluster) as session:
-                answers[cluster] = _ask(session, max(most, _REMEMBERED), _GLANCE_SECONDS)
+                answers[cluster] = _ask(session, max(most, _REMEMBERED), _GLANCE_SECONDS, word)
         except SerriedError as error:
             answers[cluster] = answers[cluster]._replace(problem=error)
 
@@ -140,12 +150,12 @@ def listings(clusters: Sequence[str], most: int = _REMEMBERED) -> list[ClusterRu
     return [answers[cluster] for cluster in clusters]
 
 
-def _ask(session: RemoteSession, most: int, seconds: float) -> ClusterRuns:
+def _ask(session: RemoteSession, most: int, seconds: float, word: str = "") -> ClusterRuns:
     """Ask for the runs of a cluster, and keep the answer."""
-    found = session.ask("listing", {"most": most}, seconds=seconds)
+    found = session.ask("listing", {"most": most, "word": word}, seconds=seconds)
     try:
         answer = ClusterRuns(session.cluster, time.time(), [RunElsewhere(**run) for run in found["runs"]])
     except (LookupError, TypeError):
         raise SerriedError(f"what `{session.cluster}` sent are not runs") from None
-    index.remember(answer._replace(runs=answer.runs[:_REMEMBERED]))
+    index.remember(answer if word else answer._replace(runs=answer.runs[:_REMEMBERED]))
     return answer
