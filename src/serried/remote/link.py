@@ -28,7 +28,7 @@ from typing import IO, BinaryIO
 from serried.base import NamedTuple, files, locks, processes, shell
 from serried.base.errors import NotConnected, UsageError
 from serried.base.text import show_duration
-from serried.schema import layout
+from serried.records import index
 from serried.views import console
 
 MASTER, SESSION, ONCE = "master", "session", "once"
@@ -382,7 +382,7 @@ def _ssh(*words: str, timeout: float = ANSWER_SECONDS) -> shell.Result:
 def _folder(cluster: str) -> Path:
     if "/" in cluster or cluster.startswith("."):
         raise UsageError(f"`{cluster}` is not the name of a cluster", hint="a name is a word without `/`")
-    return layout.state_directory(os.environ) / "remote" / cluster
+    return index.folder_of(cluster)
 
 
 def _remember(cluster: str, login: Login) -> None:

@@ -34,8 +34,9 @@ from serried.base import tree as file_tree
 from serried.base.errors import SerriedError, UsageError, reason
 from serried.base.files import FULL, check_ours_alone, make_directory, write_bytes
 from serried.config import layers
+from serried.records import index
 from serried.remote.client import ConnectionLost, RemoteSession
-from serried.schema.layout import SENT, SENT_SETTINGS, sent_key, state_directory
+from serried.schema.layout import SENT, SENT_SETTINGS, sent_key
 from serried.submission import snapshot
 from serried.submission.snapshot import MANIFEST, PRIVATE, SentFile, SentProject
 
@@ -186,7 +187,7 @@ def send(session: RemoteSession, project: LocalProject, tries: int = TRIES) -> d
 def _send(session: RemoteSession, project: LocalProject) -> dict[str, str]:
     sent, digest = project.sent, project.sent.digest
     place = {"key": project.key, "digest": digest}
-    memory = state_directory(os.environ) / "remote" / session.cluster / "projects" / project.key
+    memory = index.folder_of(session.cluster) / "projects" / project.key
     known, base = "", b""
     """The last tree that the cluster acknowledged: its digest and its manifest."""
     with contextlib.suppress(OSError, ValueError):

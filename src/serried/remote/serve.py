@@ -159,6 +159,8 @@ def _become(work: Callable[[], int], *streams: int) -> NoReturn:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # as Python starts
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         status = work()
+    except KeyboardInterrupt:
+        status = 130
     except BaseException:  # noqa: BLE001 - never back into the code of the parent
         import traceback
 
