@@ -328,9 +328,9 @@ def test_only_the_shell_starts_processes_on_the_submitting_side(path: Path):
     assert by_import | by_os == set()
 
 
-MOST_LINES, MOST_MODULES = 80_500, 300
+MOST_LINES, MOST_MODULES = 79_730, 299
 """Of `src`. Every reader, every start of an agent and every run of the tests pays for them: these only fall."""
-MOST_LINES_OF_TESTS = 73_000
+MOST_LINES_OF_TESTS = 71_830
 MOST_IN_A_FOLDER = 15
 LARGER_FOLDERS = {"cli": 30, "schema": 22, "base": 16}
 """`cli` has a module for each command. The others are to fall to `MOST_IN_A_FOLDER`."""

@@ -115,6 +115,8 @@ def test_without_a_connection_a_list_shows_what_was_known_and_a_command_ends_wit
     done = here("show", run)
     assert (done.returncode, done.stdout) == (4, "")
     assert "hint: " in done.stderr
+    bench = here("bench", "scaling", "--cluster", "beech", "--nodes", "1,2", "--", "true")
+    assert (bench.returncode, bench.stderr) == (2, "error: `serried bench` works only on a login node of `beech`\n")
 
 
 @pytest.mark.usefixtures("fir", "project")

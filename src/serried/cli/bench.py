@@ -322,16 +322,24 @@ def scaling(
     )
     grid = store.grid(**sizes)
     submitting.check_passed(settings, grid)
-    bench = _new_bench(request, grid, base.name, warm_up, source)
+    bench = _new_bench(request, grid, base.name, warm_up, source, is_sent=not dry_run)
     send(bench, wait=wait, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def _new_bench(
-    request: BenchRequest, grid: Iterable[store.GridPoint], name: str | None, warm_up: str, source: str | None
+    request: BenchRequest,
+    grid: Iterable[store.GridPoint],
+    name: str | None,
+    warm_up: str,
+    source: str | None,
+    *,
+    is_sent: bool = True,
 ) -> Bench:
     """A bench that is not written yet."""
     results.warm_up_steps(warm_up, 1)
-    plain = Request(request.experiment, request.command, overrides=request.overrides, cluster=request.cluster)
+    plain = Request(
+        request.experiment, request.command, overrides=request.overrides, cluster=request.cluster, is_sent=is_sent
+    )
     plan = decide(plain, Path(request.directory), os.environ).plan
     own = {**request.to_json(), "name": name or plan.name, "on_gpus": plan.allocation.gpus > 0}
     metric = plan.metric

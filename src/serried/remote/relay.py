@@ -45,9 +45,9 @@ def relay(
     if not is_of_run and not error.names_cluster:
         hint = f"`--cluster {error.cluster}`, without `--dry-run`, submits where that run is"
         raise UsageError(error.message, hint=hint)
-    if words[0] == "watch" and "--once" not in words:
-        message = f"the full screen of `serried watch` does not reach `{error.cluster}`"
-        raise UsageError(message, hint="serried ps --watch, or serried watch RUN --once")
+    if words[0] == "bench" or (words[0] == "watch" and "--once" not in words):
+        instead = "serried ps --watch, or serried watch RUN --once" if words[0] == "watch" else None
+        raise UsageError(f"`serried {words[0]}` works only on a login node of `{error.cluster}`", hint=instead)
     terminals = [stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)]
     with session_with(error.cluster) as session:
         directory = None
