@@ -14,6 +14,7 @@ from sshd import Sshd, at_terminal
 
 from command_line import here
 from serried.lab.lab import Lab
+from serried.records import index
 from serried.remote import link
 
 pytestmark = [pytest.mark.slurm, pytest.mark.runs]
@@ -125,6 +126,7 @@ def test_a_shell_over_there_is_on_this_terminal_and_asks_as_the_login_node_does(
     typed = ("# ", "tty >/dev/null && echo shell of $GREETING; exit 3")
     status, shown = at_terminal((*serried, "shell", "--cluster", "beech", "--time", "5m"), typed)
     assert (status, "shell of fir\n" in shown) == (3, True), shown
-    here("submit", "--cluster", "beech", "--time", "5m", "--", "sleep", "300")
+    run = here("submit", "--cluster", "beech", "--time", "5m", "--", "sleep", "300").stdout.strip()
+    index.remember(index.last_answer("beech")._replace(runs=[]))  # it was submitted on the login node, so to speak
     status, shown = at_terminal((*serried, "stop", "last"), ("[y/N]", "y"))
-    assert (status, "CANCELLED" in shown) == (0, True), shown
+    assert (status, f"stop {run} " in shown, "CANCELLED" in shown) == (0, True, True), shown

@@ -127,12 +127,15 @@ def select(word: str, *, own: bool = False, new_code: bool = False) -> Selection
 def _find(word: str, own: Path | None) -> Selection:
     from serried.records import index
 
-    with contextlib.suppress(RunNotFoundError):
-        return index.find(word, own=own)
-    if index.clusters():
+    name = word.partition("/")[0]
+    is_last, clusters = name == names.LAST_RUN, index.clusters()
+    if not (is_last and own and clusters):  # a change must not go to a run that was the newest an hour ago
+        with contextlib.suppress(RunNotFoundError):
+            return index.find(word, own=own)
+    if clusters:
         from serried.remote import relay  # most machines are the login node themselves
 
-        for answer in relay.listings(index.clusters(), word="" if word == names.LAST_RUN else word.partition("/")[0]):
+        for answer in relay.listings(clusters, word="" if is_last else name):
             warn_of(answer)
     return index.find(word, own=own)
 
