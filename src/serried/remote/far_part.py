@@ -45,7 +45,7 @@ class FarPart(NamedTuple):
 
 
 def archive(environ: Mapping[str, str]) -> FarPart:
-    """The archive of this installation, packed anew only if a file has changed."""
+    """Return the archive of this installation. It is packed again after any file has changed."""
     named = dict(_entries())
     states = [f"{name} {state.st_size} {state.st_mtime_ns}" for name, path in named.items() if (state := path.stat())]
     key = hashlib.sha256("\n".join([str(HOUSE), *states]).encode()).hexdigest()[:16]
