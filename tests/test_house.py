@@ -201,7 +201,7 @@ LOCAL_DISK = "SLURM_TMPDIR"
 """Serried's own name of the folder on a node's disk: ranks get it under every scheduler."""
 MAY_NAME_A_SCHEDULER = {
     "lab": "it is a Slurm",
-    "remote/login_shell.py": "variables by which a site names its scheduler",
+    "remote/serve.py": "variables by which a site names its scheduler",
     "importing": "it reads job scripts for Slurm and PBS",
     "cli/__init__.py": "the help of `lab`, and commands of schedulers that users type by mistake",
     "cli/lab.py": "the help of `lab`",

@@ -6,7 +6,7 @@ is installed, listens or stays, apart from a request that changes something: tha
 link, holder              one OpenSSH connection for each cluster
 frames                    what passes between both ends: channels of requests, streams and exit statuses
 far_part                  Serried's copy on the login node, which the first connection brings
-serve, login_shell        the far end: requests, and the environment that they run in
+serve                     the far end: requests, and the environment that they run in
 client                    the laptop's end: a request, its output and its exit status, across cuts of the connection
 
 A command on the login node itself never imports this room.

@@ -24,14 +24,14 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from serried.base import files
-from serried.base.errors import SerriedError
+from serried.base import files, shell
+from serried.base.errors import MissingProgramError, SerriedError
 from serried.base.processes import Process, myself
-from serried.remote import frames, login_shell
+from serried.remote import frames
 from serried.remote.frames import FrameWire, RemoteFrame
 
 FUNCTIONS = {
@@ -61,6 +61,14 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
 IGNORED = (*PASSED_ON, signal.SIGPIPE, signal.SIGTSTP)
 LOST = {"status": 3, "lost": True}
 """The EXIT of a request that was killed, or whose keeper was: nobody can say how far its command got."""
+LOGIN_SHELL_SECONDS = 20
+KEPT_SHELL_SECONDS = 86400
+KEPT = re.compile(
+    r"PATH|MODULEPATH|LD_LIBRARY_PATH|SLURM_CONF|PBS_(EXEC|SERVER|DEFAULT|CONF_FILE)|XDG_[A-Z_]+|LANG|LC_[A-Z]+"
+    r"|(?!\w*(AUTH|CRED|KEY|PASS|SECRET|TOKEN))\w*(SCRATCH|WORK|PROJECT|STORE)\w*"
+)
+"""The variables of a login shell that a file may keep, if their values are paths or words without use to a thief."""
+PLAIN = re.compile(r"[\w./:@+,~ -]*")
 _TERMINAL = (
     "import json,sys;from pathlib import Path;sys.path[:0]=json.loads(sys.argv[1]);"
     "from serried.remote import serve;sys.exit(serve.on_terminal(Path(sys.argv[2])))"
@@ -180,6 +188,47 @@ class _Stream(io.TextIOWrapper):
         return self.is_terminal
 
 
+def enter_login_shell(base: Path, more: Mapping[str, str], *, is_fresh: bool) -> None:
+    """Give this process the environment of a login shell, and `more` on top: sites set much of it for those alone.
+
+    Without `is_fresh`, the paths of an earlier one are enough, if there was one today.
+    """
+    kept = base / "environment"
+    known: Mapping[str, Any] | None = None
+    with contextlib.suppress(OSError):
+        if not is_fresh and time.time() - kept.stat().st_mtime < KEPT_SHELL_SECONDS:
+            known = files.read_json(kept)
+    if not known:
+        known = _ask_login_shell()
+        paths = {name: value for name, value in known.items() if KEPT.fullmatch(name) and PLAIN.fullmatch(value)}
+        with contextlib.suppress(OSError):  # a full home: the shell is asked each time
+            files.write_bytes(kept, json.dumps(paths).encode(), durable=False)
+    os.environ.update(known)
+    os.environ.update(more)
+    time.tzset()
+
+
+def _ask_login_shell() -> dict[str, str]:
+    """If it does not answer, the environment that ssh gave is what there is."""
+    login = os.environ.get("SHELL", "")
+    program = login if Path(login).name in ("bash", "zsh", "fish") else "bash"
+    mark = f"serried{os.urandom(8).hex()}"
+    words = (program, "-lc", f"printf {mark}; umask; env -0; printf {mark}")
+    try:
+        parts = shell.run(words, timeout=LOGIN_SHELL_SECONDS, env=os.environ).stdout.split(mark)
+        problem = f"`{program} -l` printed no environment"
+    except (shell.TimedOut, MissingProgramError) as error:
+        parts, problem = [], error.message
+    if len(parts) != 3:
+        print(f"note: {problem}; using that of ssh", file=sys.stderr)
+        return {}
+    umask, _, variables = parts[1].partition("\n")
+    if umask.isdigit():
+        os.umask(int(umask, 8))
+    pairs = (entry.partition("=") for entry in variables.split("\0"))
+    return {name: value for name, _, value in pairs if name and name not in ("_", "SHLVL", "PWD", "OLDPWD")}
+
+
 def _work(request: dict[str, Any], base: Path) -> int:
     """In the child: the request itself."""
     terminals = [*map(bool, request.get("terminals", ())), False, False, False]
@@ -194,14 +243,14 @@ def _work(request: dict[str, Any], base: Path) -> int:
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     if function := request.get("function"):
-        login_shell.enter(base, {}, is_fresh=False)
+        enter_login_shell(base, {}, is_fresh=False)
         return _call(str(function), {**request.get("values", {}), "base": str(base)})
     return _command(request, base)
 
 
 def _command(request: dict[str, Any], base: Path) -> int:
     """Become the command of a request, and return its exit status."""
-    login_shell.enter(base, request.get("env", {}), is_fresh=bool(request.get("changes")))
+    enter_login_shell(base, request.get("env", {}), is_fresh=bool(request.get("changes")))
     os.chdir(os.environ.get("HOME", "/"))
     if (where := request.get("directory")) is not None:
         project: Any = importlib.import_module("serried.remote.project")
