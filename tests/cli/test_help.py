@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import json_schemas
 from serried import cli
-from serried.cli import SHORT, VERBS, serried
+from serried.cli import ACROSS, SHORT, VERBS, across, serried
 from tables import for_each
 
 
@@ -45,6 +45,15 @@ def test_a_short_help_fits_a_screen_and_a_long_one_has_every_option(path: str):
 
 def test_the_table_of_short_helps_has_the_long_ones_alone():
     assert set(SHORT) == {path for path, command in COMMANDS.items() if len(command.params) > 15}
+
+
+def test_every_command_says_what_it_does_across_the_link():
+    named = [name for names in ACROSS.values() for name in names.split(", ")]
+    assert (sorted({name.split()[0] for name in named}), set(named) - COMMANDS.keys()) == (sorted(VERBS), set())
+    assert len(named) == len(set(named))
+    assert [across(words.split()) for words in ("sweep lr.toml", "sweep show k3f9q2", "ps")] == [
+        "submits", "reads", "reads",
+    ]  # fmt: skip
 
 
 def test_every_command_with_json_has_a_schema_of_it():

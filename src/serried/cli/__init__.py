@@ -15,7 +15,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 import click
@@ -96,6 +96,15 @@ MODULE_OF = {
 
 JUDGING = ("check-resume", "clean", "fetch", "login", "wait")
 """Commands whose exit code tells more than that they could print."""
+
+ACROSS = {
+    "reads": "logs, metrics, ps, queue, report, show, stacks, sweep show, wait, watch, why",
+    "changes": "clean, clusters check, env, fetch, profile, rerun, shell, stage, stop, sweep add, sweep retry,"
+    " sweep stop, track",
+    "submits": "check-resume, run, submit, sweep",
+    "stays": "bench, clusters, completion, config, docs, init, lab, login",
+}
+"""What `remote.relay` does with a command that is for another cluster. The name of a group has all of its others."""
 
 VERBS = {verb: words for group in GROUPS.values() for verb, words in group.items()}
 """The help of each command, in one line."""
@@ -307,7 +316,8 @@ class CommandsByName(GroupWithHelp):
             except Elsewhere as error:
                 from serried.remote import relay  # most machines are the login node themselves
 
-                raise SystemExit(relay.relay(error, ctx.meta[TYPED], ctx.meta.get(TYPED_SCRIPT))) from None
+                words = ctx.meta[TYPED]
+                raise SystemExit(relay.relay(error, words, across(words), ctx.meta.get(TYPED_SCRIPT))) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(VERBS)
@@ -354,6 +364,12 @@ class CommandsByName(GroupWithHelp):
         for title, verbs in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(verb.ljust(widest), words) for verb, words in verbs.items()])
+
+
+def across(words: Sequence[str]) -> str:
+    """The key of ACROSS for a command line."""
+    kinds = {name: kind for kind, names in ACROSS.items() for name in names.split(", ")}
+    return kinds.get(" ".join(words[:2]), kinds[words[0]])
 
 
 def _is_a_command(words: list[str]) -> UsageError:

@@ -128,7 +128,7 @@ def _from_cluster(
             _warn_of_more(listed.facts["run"])
         if listed.facts["missing"] and not dry_run:
             words = ("fetch", run, *(["--json"] if as_json else []))
-            status = relay.relay(elsewhere, words, on_output=answer.extend if as_json else None)
+            status = relay.relay(elsewhere, words, "changes", on_output=answer.extend if as_json else None)
             is_missing = status != 0
             listed = ListedFiles(session, run, patterns, folder)
         with _progress(listed.entries) as observe:

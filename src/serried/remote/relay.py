@@ -22,11 +22,6 @@ from serried.remote import link
 from serried.remote.client import RemoteRequest, RemoteSession
 from serried.schema import names
 
-READING = frozenset({"logs", "metrics", "ps", "queue", "report", "show", "stacks", "wait", "why"})
-"""Commands that change nothing over there. They end with the connection."""
-_OF_SWEEP = frozenset({"add", "retry", "show", "stop"})
-_FOR_A_CLUSTER = frozenset({"bench", "check-resume", "run", "submit", "sweep"})
-"""Commands that go to the cluster of their settings, and never to that of a run which they mention."""
 _OF_TERMINAL = ("TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR")
 _GLANCE_SECONDS = 2.0
 """How long a list waits for a cluster."""
@@ -37,15 +32,19 @@ _REMEMBERED = 50
 def relay(
     error: Elsewhere,
     words: Sequence[str],
+    across: str,
     script: bytes | None = None,
     on_output: Callable[[bytes], object] | None = None,
 ) -> int:
-    """Run the command `words` on the login node of the cluster, show its output, and return its exit status."""
-    is_of_run = words[0] not in _FOR_A_CLUSTER or (words[0] == "sweep" and words[1] in _OF_SWEEP)
-    if not is_of_run and not error.names_cluster:
+    """Run the command `words` on the login node of the cluster, show its output, and return its exit status.
+
+    `across`: it `reads` and ends with the connection, or it `changes` something; it `submits` to the cluster of its
+    settings, and never to that of a run which it mentions; or it `stays`, and is refused.
+    """
+    if across == "submits" and not error.names_cluster:
         hint = f"`--cluster {error.cluster}`, without `--dry-run`, submits where that run is"
         raise UsageError(error.message, hint=hint)
-    if words[0] == "bench" or (words[0] == "watch" and "--once" not in words):
+    if across == "stays" or (words[0] == "watch" and "--once" not in words):
         instead = "serried ps --watch, or serried watch RUN --once" if words[0] == "watch" else None
         raise UsageError(f"`serried {words[0]}` works only on a login node of `{error.cluster}`", hint=instead)
     terminals = [stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)]
@@ -59,7 +58,7 @@ def relay(
         request = RemoteRequest(
             argv=tuple(words),
             env=_environment(error),
-            changes=words[0] not in READING,
+            changes=across != "reads",
             terminals=(terminals[0] and script is None, terminals[1], terminals[2]),
             directory=directory,
         )
