@@ -2,7 +2,7 @@
 
 files, locks, copy, tree, manifest   one writer per file, renamed into place; `flock` on a node's own disk; whole trees
 processes, linux, shell              a process is its pid and start time, never its name; `shell` starts processes
-channel                              lines of JSON over a socket or a pair of pipes
+channel, frames                      lines of JSON over a socket or a pair of pipes; numbered channels of bytes
 text, hosts                          durations, sizes, ranges and host lists, read and written
 archives                             what an archive holds, and its unpacked size
 errors                               the exceptions of Serried

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any, BinaryIO
 
-from serried.base import NamedTuple
+from serried.base import NamedTuple, frames
 from serried.base.errors import NotConnected, SerriedError, SubmissionUncertain
-from serried.remote import far_part, frames
-from serried.remote.frames import FrameWire, RemoteFrame
+from serried.base.frames import FrameWire, RemoteFrame
+from serried.remote import far_part
 from serried.remote.link import Link, connect
 
 PYTHON_SECONDS = 60

@@ -12,10 +12,10 @@ import socket
 import sys
 import time
 
-from serried.base import NamedTuple
-from serried.remote import far_part, frames, link
+from serried.base import NamedTuple, frames
+from serried.base.frames import FrameWire, RemoteFrame
+from serried.remote import far_part, link
 from serried.remote.client import RemoteSession
-from serried.remote.frames import FrameWire, RemoteFrame
 
 MOST_BACKLOG = 4 << 20
 """Bytes that a command may leave unread before the session waits for it."""

@@ -28,11 +28,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from serried.base import files, shell
+from serried.base import files, frames, shell
 from serried.base.errors import MissingProgramError, SerriedError
+from serried.base.frames import FrameWire, RemoteFrame
 from serried.base.processes import Process, myself
-from serried.remote import frames
-from serried.remote.frames import FrameWire, RemoteFrame
 
 FUNCTIONS = {
     "listing": "serried.cli.ps:describe_all",

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serried.remote import frames
-from serried.remote.frames import FrameWire, Malformed, RemoteFrame
+from serried.base import frames
+from serried.base.frames import FrameWire, Malformed, RemoteFrame
 
 
 @given(
