@@ -16,14 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from local_shell import LoginNode
 
-from serried.base.errors import Elsewhere, SerriedError, UsageError
+from serried.base.errors import ConfigError, Elsewhere, SerriedError, UsageError
 from serried.config import layers
 from serried.remote import project as remote
 from serried.remote.client import ConnectionLost, RemoteRequest, RemoteSession
+from serried.remote.relay import login_of
 from serried.schema import layout
 from serried.submission import snapshot
 from serried.submission.prepare import job_environment, prepare
-from serried.submission.request import Request, decide
+from serried.submission.request import Request, decide, decide_all, secrets_in
 from serried.submission.snapshot import MANIFEST, SentProject
 
 GIT = os.environ | {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
@@ -277,6 +278,42 @@ def test_the_values_of_an_env_file_travel_as_variables_and_not_as_a_file(project
     plan = decide(Request(cluster="local"), project, there).plan
     assert plan.environment.secrets == ("TOKEN",)
     assert job_environment(plan, there)["TOKEN"] == "abc def"
+
+
+def test_several_experiments_and_old_runs_travel_with_the_secrets_of_each(project, monkeypatch):
+    text = '[experiments.a]\ncommand = "true"\nenvironment.env_file = "keys"\n[experiments.b]\ncommand = "true"\n'
+    file = project / "serried.toml"
+    file.write_text(text + 'environment.secrets = ["HF"]\nnotify.webhook = "HOOK"\n')
+    (project / "keys").write_text("TOKEN=abc\n")
+    variables = {"HF": "hf", "HOOK": "https://example.org", "TOKEN": "abc", "SERRIED_SENT_SECRETS": "TOKEN"}
+    for name in ("HF", "HOOK"):
+        monkeypatch.setenv(name, variables[name])
+    cluster = {"clusters.fir.login": "fir", "clusters.fir.scheduler": "slurm"}
+    request = Request(cluster="fir", is_sent=True, overrides=cluster)
+    with pytest.raises(Elsewhere) as elsewhere:
+        decide_all(request, ["b", "a"], project, os.environ)
+    assert (elsewhere.value.variables, secrets_in(project, "fir", os.environ)) == (variables, variables)
+    file.write_text(text.replace('"true"', '"true"\ncluster = "fir"', 1) + 'cluster = "local"\n')
+    with pytest.raises(UsageError, match="the experiments are for `fir` and `local`"):
+        decide_all(request._replace(cluster=None), ["a", "b"], project, os.environ)
+    file.write_text(text + 'environment.env_file = "other"\n')
+    (project / "other").write_text("TOKEN=def\n")
+    with pytest.raises(UsageError, match="the secret `TOKEN` has another value in"):
+        decide_all(request, ["a", "b"], project, os.environ)
+
+
+@pytest.mark.parametrize("name", ["serried.toml", "pyproject.toml"])
+def test_a_project_cannot_choose_the_host_of_a_cluster(name, project, monkeypatch):
+    monkeypatch.chdir(project)
+    request = Request(cluster="fir", command=("true",), is_sent=True)
+    prefix = "tool.serried." if name == "pyproject.toml" else ""
+    (project / name).write_text(f'[{prefix}clusters.fir]\nlogin = "evil.example"\n')
+    for action in (lambda: login_of("fir"), lambda: decide(request, project, os.environ)):
+        with pytest.raises(ConfigError) as refused:
+            action()
+        problem = "a project's file cannot set `login`, the host that gets your secrets"
+        assert refused.value.message == f"{name}:2: {problem}"
+        assert refused.value.hint.endswith("/serried/config.toml`, under `[clusters.fir]`")
 
 
 @pytest.mark.usefixtures("link")

@@ -99,8 +99,8 @@ JUDGING = ("check-resume", "clean", "fetch", "login", "wait")
 
 ACROSS = {
     "reads": "logs, metrics, ps, queue, report, show, stacks, sweep show, wait, watch, why",
-    "changes": "clean, clusters check, env, fetch, profile, rerun, shell, stage, stop, sweep add, sweep retry,"
-    " sweep stop, track",
+    "changes": "clean, clusters check, env, fetch, profile, shell, stage, stop, sweep stop, track",
+    "repeats": "rerun, sweep add, sweep retry",
     "submits": "check-resume, run, submit, sweep",
     "stays": "bench, clusters, completion, config, docs, init, lab, login",
 }

@@ -280,7 +280,9 @@ class Match(NamedTuple):
 class Cluster(NamedTuple):
     name: str
     title: str | None = setting(values.TEXT, "A description in one line.")
-    login: str | None = setting(values.TEXT, "Login node: a host, or an alias of `~/.ssh/config`.")
+    login: str | None = setting(
+        values.TEXT, "Login node: a host, or an alias of `~/.ssh/config`. Not in a project's file."
+    )
     notes: tuple[str, ...] = setting(values.TEXTS, "Further facts for users.", value=())
     retired: bool = setting(values.BOOLEAN, "The cluster is out of service.", "false", value=False)
     scheduler: str = setting(

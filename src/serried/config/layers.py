@@ -281,10 +281,20 @@ def gather(files: Files, overrides: Mapping[str, Any], environ: Mapping[str, str
     return [
         *(from_document("site", document) for document in reversed(files.site)),
         *(from_document("user", document) for document in reversed(files.user)),
-        *([from_document("project", files.project)] if files.project else []),
+        *([_of_project(files.project, environ)] if files.project else []),
         from_environ(environ),
         from_overrides(overrides),
     ]
+
+
+def _of_project(document: Document, environ: Mapping[str, str]) -> Layer:
+    """Others may have written it. Raises ConfigError for a host, which would get the user's secrets."""
+    layer = from_document("project", document)
+    for place, setting in layer.settings.items():
+        if place[0] == "clusters" and place[2:] == ("login",):
+            where = f"write it into `{user_folder(environ) / 'config.toml'}`, under `[clusters.{place[1]}]`"
+            raise setting.origin.error("a project's file cannot set `login`, the host that gets your secrets", where)
+    return layer
 
 
 def recognise(layers: list[Layer], environ: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:

@@ -21,6 +21,7 @@ from serried.records.index import ClusterRuns, RunElsewhere
 from serried.remote import link
 from serried.remote.client import RemoteRequest, RemoteSession
 from serried.schema import names
+from serried.submission.request import secrets_in
 
 _OF_TERMINAL = ("TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR")
 _GLANCE_SECONDS = 2.0
@@ -38,8 +39,9 @@ def relay(
 ) -> int:
     """Run the command `words` on the login node of the cluster, show its output, and return its exit status.
 
-    `across`: it `reads` and ends with the connection, or it `changes` something; it `submits` to the cluster of its
-    settings, and never to that of a run which it mentions; or it `stays`, and is refused.
+    `across`: it `reads` and ends with the connection, or it `changes` something, or it `repeats` a run, for which the
+    project's secrets travel; it `submits` to the cluster of its settings, and never to that of a run which it mentions;
+    or it `stays`, and is refused.
     """
     if across == "submits" and not error.names_cluster:
         hint = f"`--cluster {error.cluster}`, without `--dry-run`, submits where that run is"
@@ -47,6 +49,8 @@ def relay(
     if across == "stays" or (words[0] == "watch" and "--once" not in words):
         instead = "serried ps --watch, or serried watch RUN --once" if words[0] == "watch" else None
         raise UsageError(f"`serried {words[0]}` works only on a login node of `{error.cluster}`", hint=instead)
+    if across == "repeats":
+        error.variables = secrets_in(Path.cwd(), error.cluster, os.environ)
     terminals = [stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)]
     with session_with(error.cluster) as session:
         directory = None

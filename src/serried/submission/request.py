@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,18 +124,45 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
 def check_here(resolved: config.Resolved, environ: Mapping[str, str]) -> None:
     """Raise Elsewhere if the cluster's own login node must do it."""
     if resolved.is_elsewhere:
-        name, its = resolved.cluster.name, resolved.experiment.environment.planned
-        variables = {secret: environ[secret] for secret in its.secrets if secret in environ}
-        if its.env_file_path:  # the file stays here
-            variables |= shell_words.read_env_file(Path(its.env_file_path))
-            variables[names.SENT_SECRETS] = ",".join(its.env_file)
+        name = resolved.cluster.name
         raise Elsewhere(
             name,
             f"`{name}` is another cluster than this machine's",
             needs_project=True,
             names_cluster=True,
-            variables=variables,
+            variables=_secrets(resolved, environ),
         )
+
+
+def _secrets(resolved: config.Resolved, environ: Mapping[str, str]) -> dict[str, str]:
+    """The secrets that the settings name, with the values that they have here."""
+    its, webhook = resolved.experiment.environment.planned, resolved.experiment.notify.webhook
+    found = {secret: environ[secret] for secret in (*its.secrets, webhook or "") if secret in environ}
+    if its.env_file_path:  # the file stays here
+        found |= {**shell_words.read_env_file(Path(its.env_file_path)), names.SENT_SECRETS: ",".join(its.env_file)}
+    return found
+
+
+def secrets_in(directory: Path, cluster: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """The secrets of all experiments of a project, for an old run of it. Raises UsageError."""
+    found = []
+    for name in config.catalogue(directory, environ).experiments or (None,):
+        with contextlib.suppress(UsageError):  # the run has its own settings
+            command = None if name else ()
+            found.append(_secrets(config.resolve(name, command, {}, cluster, directory, environ), environ))
+    return _merged(found)
+
+
+def _merged(secrets: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Raises UsageError if one has two values."""
+    merged: dict[str, str] = {}
+    for name, value in ((name, value) for each in secrets for name, value in each.items()):
+        if name == names.SENT_SECRETS and merged.get(name):
+            merged[name] += f",{value}"
+        elif merged.setdefault(name, value) != value:
+            message = f"the secret `{name}` has another value in the `env_file` of each experiment"
+            raise UsageError(message, hint="submit the experiments one by one")
+    return merged
 
 
 def _resolve(
@@ -209,11 +237,27 @@ def decide_all(
     twice = next((name for name in experiments if experiments.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"`{twice}` is named twice", hint="submit it again separately")
-    each = {
-        name: decide(request._replace(experiment=name), directory, environ, among=experiments) for name in experiments
-    }
+    each: dict[str, Decided] = {}
+    elsewhere: list[Elsewhere] = []
+    for name in experiments:
+        try:
+            each[name] = decide(request._replace(experiment=name), directory, environ, among=experiments)
+        except Elsewhere as error:
+            elsewhere.append(error)
+    if elsewhere:
+        raise _together(elsewhere, [decided.plan.site.name for decided in each.values()])
     ordered = order({name: tuple(decided.together) for name, decided in each.items()})
     return [_after_others(each[name], each) for name in ordered]
+
+
+def _together(elsewhere: Sequence[Elsewhere], here: Sequence[str]) -> Elsewhere:
+    """One command for all, with the secrets of each. Raises UsageError for several clusters."""
+    first = elsewhere[0]
+    if others := {*here, *(each.cluster for each in elsewhere)} - {first.cluster}:
+        hint = "submit the experiments of each cluster in a command of their own, or pass --cluster NAME"
+        raise UsageError(f"the experiments are for `{first.cluster}` and `{min(others)}`", hint=hint)
+    first.variables = _merged(each.variables for each in elsewhere)
+    return first
 
 
 def _after_others(decided: Decided, each: Mapping[str, Decided]) -> Decided:
