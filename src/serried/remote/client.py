@@ -20,14 +20,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any, BinaryIO
 
-from serried.base import NamedTuple, frames
+from serried.base import NamedTuple, files, frames
 from serried.base.errors import NotConnected, SerriedError, SubmissionUncertain
 from serried.base.frames import FrameWire, RemoteFrame
+from serried.records import index
 from serried.remote import far_part
 from serried.remote.link import Link, connect
 
 PYTHON_SECONDS = 60
 NOISE_BYTES = 1 << 20
+MOST_AHEAD = 1 << 15
+"""Bytes that a pipe takes at once, whether the other end reads or not."""
 RECONNECT_SECONDS = 60
 
 
@@ -182,46 +185,65 @@ class RemoteSession:
     def _run(self, document: Mapping[str, Any], exchange: _Exchange, seconds: float | None = None) -> dict[str, Any]:
         deadline = None if seconds is None else time.monotonic() + seconds
         exchange.has_progressed = False
-        wire = self._wire or self.open()
         self._channels += 1
         channel = self._channels
-        exchange.was_sent = True
-        wire.send(frames.encode_json(channel, frames.REQUEST, dict(document)))
+        data = frames.encode_json(channel, frames.REQUEST, dict(document))
         if exchange.stdin is None and exchange.parts is None:
-            wire.send(frames.encode(channel, frames.INPUT, exchange.given) if exchange.given else b"")
-            wire.send(frames.encode(channel, frames.INPUT))
+            data += frames.encode(channel, frames.INPUT, exchange.given) if exchange.given else b""
+            data += frames.encode(channel, frames.INPUT)
+        if self._wire is None and not document.get("changes"):
+            wire = self.open(data)
+        else:
+            wire = self._wire or self.open()
+            exchange.was_sent = True
+            wire.send(data)
         return exchange.relay(wire, channel, deadline)
 
-    def open(self) -> FrameWire:
-        """Connect, and bring the far part if this version is not there yet."""
+    def open(self, first: bytes = b"") -> FrameWire:
+        """Connect, and bring the far part if this version is not there yet. Then send `first`.
+
+        If this version was there the last time, `first` does not wait for the answer.
+        """
         archive = far_part.archive(self._environ)
         nonce = os.urandom(8).hex()
-        program = far_part.bootstrap(archive, nonce)
-        link = self._link = self._connect(self.cluster, self.host, far_part.command(nonce, len(program)))
+        kept = index.folder_of(self.cluster) / "far.json"
+        is_ahead = 0 < len(first) <= MOST_AHEAD and (files.read_json(kept) or {}).get("digest") == archive.digest
+        link = self._link = self._connect(self.cluster, self.host, far_part.command(archive, nonce, must_have=is_ahead))
         if link.version:  # a session that another process has opened
             if link.version != archive.digest:
                 self.close()
                 message = f"another version of Serried holds the session on `{self.host}`"
                 raise NotConnected(message, hint=f"serried login {self.cluster} --close, then without --close")
             self._wire = FrameWire(link.stdout.fileno(), link.stdin.fileno())
+            self._wire.send(first)
             return self._wire
         start = _Start(link, nonce, self.host)
         try:
+            if is_ahead:
+                start.send(first)
             start.until({"1"}, link.patience_seconds)
-            start.send(program)
-            stage, text = start.until({"have", "need", "error", "python"}, PYTHON_SECONDS)
+            stage, text = start.until({"have", "need", "lost", "error", "python"}, PYTHON_SECONDS)
             if stage == "need":
-                start.send(archive.content)
+                start.send(archive.content())
                 stage, text = start.until({"have", "error"}, None)
         except BaseException:
             self.close()
             raise
         if self._environ.get("SERRIED_VERBOSE") and start.noise:
             sys.stderr.write(start.noise.decode("utf-8", "replace"))
+        if stage == "lost":
+            self.close()
+            kept.unlink(missing_ok=True)
+            return self.open(first)
         if stage != "have":
             self.close()
             raise _unusable(self.host, stage, text)
         self._wire = FrameWire(link.stdout.fileno(), link.stdin.fileno(), start.received)
+        if not is_ahead:
+            self._wire.send(first)
+            with contextlib.suppress(OSError):  # a full home: the next one waits for the answer
+                files.make_directory(kept.parent)
+                files.write_json(kept, {"digest": archive.digest})
         return self._wire
 
 

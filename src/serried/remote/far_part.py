@@ -9,8 +9,10 @@ the wheels in `wheels/`.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import errno
+import functools
 import hashlib
 import inspect
 import io
@@ -19,7 +21,8 @@ import shutil
 import sys
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from serried.base import NamedTuple, files
@@ -40,12 +43,14 @@ _ALWAYS = (1980, 1, 1, 0, 0, 0)
 class FarPart(NamedTuple):
     digest: str
     """SHA-256, in hex."""
-    content: bytes
+    size: int
+    """Bytes."""
+    content: Callable[[], bytes]
     """A zip."""
 
 
 def archive(environ: Mapping[str, str]) -> FarPart:
-    """Return the archive of this installation. It is packed again after any file has changed."""
+    """The archive of this installation, packed anew only if a file has changed, and read only if it must travel."""
     named = dict(_entries())
     states = [f"{name} {state.st_size} {state.st_mtime_ns}" for name, path in named.items() if (state := path.stat())]
     key = hashlib.sha256("\n".join([str(HOUSE), *states]).encode()).hexdigest()[:16]
@@ -53,27 +58,35 @@ def archive(environ: Mapping[str, str]) -> FarPart:
     folder = (Path(given) if given.startswith("/") else Path.home() / ".cache") / "serried"
     with contextlib.suppress(OSError):
         files.check_ours_alone(folder)
-        for path in folder.glob(f"far-{key}-*.zip"):
-            part = _part(path.read_bytes())
-            if part.digest.startswith(path.stem.rpartition("-")[2]):
-                return part
-    part = _part(_packed(named))
+        for path in folder.glob(f"far-{key}-*-*.zip"):
+            _, _, size, digest = path.stem.split("-")
+            return FarPart(digest, int(size), functools.partial(_read, path, digest, named))
+    content = _packed(named)
+    digest = hashlib.sha256(content).hexdigest()
     with contextlib.suppress(OSError):  # a full home: it is packed each time
         files.make_directory(folder)
         for other in folder.glob("far-*.zip"):
             other.unlink(missing_ok=True)
-        files.write_bytes(folder / f"far-{key}-{part.digest[:16]}.zip", part.content, durable=False)
-    return part
+        files.write_bytes(folder / f"far-{key}-{len(content)}-{digest}.zip", content, durable=False)
+    return FarPart(digest, len(content), lambda: content)
 
 
-def _part(content: bytes) -> FarPart:
-    return FarPart(hashlib.sha256(content).hexdigest(), content)
+def _read(path: Path, digest: str, named: Mapping[str, Path]) -> bytes:
+    """The archive that is kept in a file, or the same packed again if that is damaged."""
+    with contextlib.suppress(OSError):
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() == digest:
+            return content
+        path.unlink()
+    return _packed(named)
 
 
 def _entries() -> Iterator[tuple[str, Path]]:
-    for path in sorted(HOUSE.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc" and path.parent != WHEELS:
-            yield f"serried/{path.relative_to(HOUSE).as_posix()}", path
+    for folder, _, names in sorted(os.walk(HOUSE)):
+        if not folder.endswith("__pycache__") and folder != str(WHEELS):
+            inside = Path(folder).relative_to(HOUSE.parent).as_posix()
+            for name in sorted(names):
+                yield f"{inside}/{name}", Path(folder, name)
     for path in sorted(WHEELS.glob("*.whl")):
         yield path.name, path
 
@@ -94,27 +107,25 @@ def _packed(named: Mapping[str, Path]) -> bytes:
     return buffer.getvalue()
 
 
-def bootstrap(archive: FarPart, nonce: str) -> bytes:
-    """What the Python over there reads first from its stdin, and executes."""
-    functions = "\n\n".join(inspect.getsource(function) for function in (is_whole, unpack, receive))
-    return f"{IMPORTS}\n{functions}\nreceive({archive.digest!r}, {len(archive.content)}, {nonce!r})\n".encode()
-
-
 def marker(nonce: str, stage: str) -> bytes:
-    """A line of the far end's stdout: stage `1` from the shell, `have`, `need`, `error` or `python` later."""
+    """A line of the far end's stdout: stage `1` from the shell, `have`, `need`, `lost`, `error` or `python` later."""
     return f"serried-{nonce}-{stage} ".encode()
 
 
-def command(nonce: str, length: int) -> str:
-    """The line for the login shell. `length` bytes of Python follow on stdin once it has printed the first marker.
+def command(archive: FarPart, nonce: str, *, must_have: bool = False) -> str:
+    """The line for the login shell. With `must_have`, the archive will not follow.
 
     Within its quotes are no single quote, backslash, exclamation mark or newline: each means something to some shell.
+    A word of 4,096 bytes is too long for an old tcsh.
     """
-    program = f"import os;exec(bytes().join(os.read(0,1)for _ in range({length})))"
+    functions = "\n\n".join(inspect.getsource(function) for function in (is_whole, unpack, receive))
+    source = f"{IMPORTS}\n{functions}\nreceive({archive.digest!r}, {0 if must_have else archive.size}, {nonce!r})\n"
+    packed = base64.b64encode(zlib.compress(source.encode(), 9)).decode()
+    program = "import base64,sys,zlib;exec(zlib.decompress(base64.b64decode(sys.argv[1])))"
     script = (
         f'n={nonce}; echo "serried-$n-1 "; d="${{XDG_CACHE_HOME:-$HOME/.cache}}/serried"; '
         f't() {{ "$1" -I -S -c "import sys;sys.exit(sys.version_info<{OLDEST_PYTHON})" </dev/null >/dev/null 2>&1; }}; '
-        f'go() {{ [ -n "$1" ] && t "$1" && exec "$1" -I -S -c "{program}"; }}; '
+        f'go() {{ [ -n "$1" ] && t "$1" && exec "$1" -I -S -c "{program}" {packed}; }}; '
         '[ -O "$d" ] && { read -r p <"$d/python"; } 2>/dev/null; go "$p"; '
         f'for p in {" ".join(PYTHONS)}; do go "$p"; done; '
         f"for m in {' '.join(MODULES)}; do "
@@ -164,7 +175,10 @@ def unpack(content: bytes, folder: Path) -> None:
 
 
 def receive(digest: str, size: int, nonce: str) -> None:
-    """Run over there, with the two functions above, from their source alone: no name of this module is known there."""
+    """Run over there, with the two functions above, from their source alone: no name of this module is known there.
+
+    `size` is 0 if the archive will not follow.
+    """
 
     def say(stage: str, text: str = "") -> None:
         os.write(1, f"serried-{nonce}-{stage} {text}\n".encode())
@@ -178,7 +192,9 @@ def receive(digest: str, size: int, nonce: str) -> None:
         if owners != {os.getuid()} or (base.stat().st_mode | far.lstat().st_mode) & 0o022:
             raise PermissionError(errno.EPERM, "others can write", str(base))
         if not is_whole(far / digest):
-            say("need")
+            say("need" if size else "lost")
+            if not size:
+                return
             content = b""
             while len(content) < size and (part := os.read(0, size - len(content))):
                 content += part
