@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -130,3 +131,23 @@ def test_a_shell_over_there_is_on_this_terminal_and_asks_as_the_login_node_does(
     index.remember(index.last_answer("beech")._replace(runs=[]))  # it was submitted on the login node, so to speak
     status, shown = at_terminal((*serried, "stop", "last"), ("[y/N]", "y"))
     assert (status, f"stop {run} " in shown, "CANCELLED" in shown) == (0, True, True), shown
+
+
+@pytest.mark.usefixtures("fir")
+def test_data_of_the_project_is_where_the_program_expects_it(project: Path) -> None:
+    (project / "data/raw").mkdir(parents=True)
+    (project / "data/raw/x").write_text("four")
+    (project / ".gitignore").write_text("data\n")
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+    (project / "train.py").write_text("import os\nprint(open('data/raw/x').read(), oct(os.stat('data/raw').st_mode))\n")
+    command = "/usr/bin/python3 train.py"
+    text = f'[experiments.a]\ncommand = "{command}"\ndata.send = "data"\nresources.time = "5m"\n'
+    (project / "serried.toml").write_text(text)
+    done = here("submit", "--cluster", "beech", "--wait")
+    assert done.returncode == 0, done.stderr
+    assert "four 0o40500" in here("logs", "last").stdout
+    assert here("rerun", "last", "--wait").returncode == 0
+    assert "four 0o40500" in here("logs", "last").stdout
+    (project / "data/raw/x").write_text("five")
+    assert here("rerun", "last", "--new-code", "--wait").returncode == 0
+    assert "five 0o40500" in here("logs", "last").stdout

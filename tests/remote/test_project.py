@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import io
 import json
@@ -9,6 +10,7 @@ import os
 import shutil
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -16,13 +18,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from local_shell import LoginNode
 
+from building import a_plan
 from serried.base.errors import ConfigError, Elsewhere, SerriedError, UsageError
 from serried.config import layers
+from serried.records.record import Record
 from serried.remote import project as remote
+from serried.remote import relay
 from serried.remote.client import ConnectionLost, RemoteRequest, RemoteSession
 from serried.remote.relay import login_of
 from serried.schema import layout
-from serried.submission import snapshot
+from serried.schema.endings import End
+from serried.schema.plan import Source
+from serried.submission import again, snapshot
 from serried.submission.prepare import job_environment, prepare
 from serried.submission.request import Request, decide, decide_all, secrets_in
 from serried.submission.snapshot import MANIFEST, SentProject
@@ -31,6 +38,7 @@ GIT = os.environ | {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev
 
 
 NOT_SENT = "entries that git ignores, or that `project.link` names, are not sent"
+INSTEAD = "`data.send` sends small data, and other paths of data are those on the cluster"
 
 
 def git(folder, *arguments):
@@ -224,7 +232,7 @@ def test_a_snapshot_of_the_tree_is_that_of_the_project(link, project, tmp_path):
         links=(),
         warnings=(
             *own.warnings,
-            f"{NOT_SENT}: `.env`, `data`; paths of data are those on the cluster",
+            f"{NOT_SENT}: `.env`, `data`; {INSTEAD}",
         ),
     )
     assert packed(tree, tmp_path / "a") == packed(project, tmp_path / "b")
@@ -420,6 +428,165 @@ def test_trees_that_are_not_used_are_deleted_but_not_the_newest(link, project):
         os.utime(trees[-1].parent, (number, number))
     assert [tree.exists() for tree in trees] == [False, False, False, True, True]
     assert sorted(trees[0].parents[1].iterdir()) == sorted(tree.parent for tree in trees[3:])
+
+
+@pytest.fixture
+def data(project):
+    """A git-ignored folder of the project, which `data.send` names."""
+    git(project, "init", "-q")
+    (project / ".gitignore").write_text("data\n")
+    (project / "serried.toml").write_text('[experiments.a]\ncommand = "python train.py"\ndata.send = ["data"]\n')
+    (project / "data/raw").mkdir(parents=True)
+    (project / "data/raw/x.bin").write_bytes(os.urandom(300_000))
+    (project / "data/labels.csv").write_text("1,2\n" * 100_000)
+    return project / "data"
+
+
+def test_data_is_sent_once_and_linked_by_the_snapshot(link, project, data):
+    (data / "empty").mkdir()
+    (data / ".env").write_text("TOKEN=abc")
+    (data / os.fsdecode(b"-rf $(id)\n\xe9")).symlink_to("raw/x.bin")
+    first = sent(link, project)
+    surveyed = snapshot.survey(first)
+    assert (surveyed.files, surveyed.links) == ((".gitignore", "serried.toml", "src/model.py", "train.py"), ("data",))
+    assert surveyed.warnings == ()
+    there = {str(path.relative_to(first)): path for path in first.rglob("data/**/*")}
+    modes = {name: stat.filemode(path.lstat().st_mode) for name, path in there.items()}
+    assert modes == {
+        os.fsdecode(b"data/-rf $(id)\n\xe9"): "lrwxrwxrwx",
+        "data/labels.csv": "-r--r--r--",
+        "data/raw": "dr-x------",
+        "data/raw/x.bin": "-r--r--r--",
+    }
+    link.calls.clear()
+    assert sent(link, project) == first
+    assert link.calls == [("tree", 0)]
+    (project / "train.py").write_text("print(2)\n")
+    (data / "labels.csv").write_text("1,3\n" * 100_000)
+    link.calls.clear()
+    second = sent(link, project)
+    assert sum(size for _, size in link.calls) < 10_000
+    assert (second / "data/labels.csv").read_text() == "1,3\n" * 100_000
+    assert (second / "data/raw/x.bin").stat().st_ino == (first / "data/raw/x.bin").stat().st_ino
+
+
+def test_data_arrives_after_any_cut(link, project, data):
+    link.most = 100_000
+    tree = None
+    while tree is None:
+        with contextlib.suppress(ConnectionLost):
+            tree = sent(link, project)
+    assert {path.name: path.read_bytes() for path in (tree / "data").rglob("*.*")} == {
+        path.name: path.read_bytes() for path in data.rglob("*.*")
+    }
+
+
+def test_a_link_that_data_names_stands_for_its_target(link, project, tmp_path):
+    (tmp_path / "sets").mkdir()
+    (tmp_path / "sets/a").write_text("1")
+    (project / "data").symlink_to(tmp_path / "sets")
+    (project / "weights.pt").symlink_to(tmp_path / "sets/a")
+    survey = remote.survey(project, os.environ, ("data", "weights.pt"))
+    tree = tree_of(remote.send(link, survey))
+    assert not [path for path in tree.rglob("*") if path.is_symlink()]
+    assert [(tree / name).read_text() for name in ("data/a", "weights.pt")] == ["1", "1"]
+    assert snapshot.survey(tree).links == ("data", "weights.pt")
+
+
+def test_a_run_cannot_change_the_data_of_the_next_one(link, project, data):
+    tree = sent(link, project)
+    (tree / "data/labels.csv").unlink()
+    (tree / "data/labels.csv").write_text("other")
+    with pytest.raises(SerriedError, match=r"`data/labels.csv` has changed in "):
+        snapshot.survey(tree)
+    assert (sent(link, project) / "data/labels.csv").read_text() == (data / "labels.csv").read_text()
+
+
+def plan_from(tree):
+    return a_plan("k3f9q2")._replace(source=Source(str(tree), links=("data",)))
+
+
+def test_a_tree_stays_while_a_run_links_its_data(link, project, data):
+    trees = []
+    for number in range(4):
+        (data / "labels.csv").write_text(f"{number}\n")
+        trees.append(sent(link, project))
+        os.utime(trees[-1].parent, (number, number))
+        if number == 0:
+            record = Record.create(plan_from(trees[0]))
+    assert [tree.exists() for tree in trees] == [True, False, True, True]
+    with pytest.raises(UsageError, match="`data` of run `k3f9q2` is not on the cluster any more"):
+        again.check_links("k3f9q2", plan_from(trees[1]))
+    record.write_end(End.of({"state": "COMPLETED", "exit_code": 0}))
+    (data / "labels.csv").write_text("last\n")
+    trees.append(sent(link, project))
+    assert [tree.exists() for tree in trees] == [False, False, False, True, True]
+
+
+@pytest.mark.usefixtures("link", "data")
+@pytest.mark.parametrize(("path", "problem"), [("dat", "does not exist in `"), ("src/.env", "holds secrets and is ")])
+def test_data_that_cannot_be_sent_is_refused_before_anything_is_sent(project, path, problem):
+    (project / "src/.env").write_text("TOKEN=abc")
+    login = {"clusters.fir.login": "fir", "clusters.fir.scheduler": "slurm", "data.send": path}
+    for request in (Request("a", cluster="fir", is_sent=True, overrides=login), Request("a", overrides=login)):
+        with pytest.raises(UsageError, match=f"^`data.send` names `{path}`, which {problem}") as refused:
+            prepare(*decide(request, project, os.environ)[:2], os.environ)
+    assert path != "dat" or refused.value.hint == "did you mean `data`?"
+
+
+@pytest.mark.usefixtures("link", "data")
+def test_several_experiments_send_the_data_of_all(project):
+    (project / "words.txt").write_text("a b c")
+    with (project / "serried.toml").open("a") as file:
+        file.write('[experiments.b]\ncommand = "true"\ndata.send = ["words.txt", "data"]\n')
+    login = {"clusters.fir.login": "fir", "clusters.fir.scheduler": "slurm", "resources.account": "def-ada"}
+    with pytest.raises(Elsewhere) as elsewhere:
+        decide_all(Request(cluster="fir", is_sent=True, overrides=login), ("a", "b"), project, os.environ)
+    assert elsewhere.value.data == ("data", "words.txt")
+    plan = decide(Request("b", cluster="fir", overrides=login), project, os.environ)
+    notes = prepare(plan.plan, plan.resolved, os.environ, observe=None).notes
+    assert "`data.send` is 3 files, 700.0 kB; only content that is not on `fir` yet is sent" in notes
+
+
+@pytest.mark.usefixtures("link")
+def test_a_file_is_read_again_only_after_a_change(project, data, monkeypatch):
+    opened = []
+
+    def counting_open(path, *how, **options):
+        opened.append(os.path.relpath(path, project))
+        return open(path, *how, **options)  # noqa: PTH123
+
+    monkeypatch.setattr(remote, "open", counting_open, raising=False)
+    every = [".gitignore", "data/labels.csv", "data/raw/x.bin", "serried.toml", "src/model.py", "train.py"]
+    first = remote.survey(project, os.environ)
+    assert sorted(opened) == every
+    opened.clear()
+    monkeypatch.setattr(remote, "now", lambda: time.time_ns() + 60 * 10**9)
+    assert remote.survey(project, os.environ) == first  # each may have changed again without a new time
+    assert sorted(opened) == every
+    opened.clear()
+    before = (data / "labels.csv").stat()
+    (data / "labels.csv").write_text("3,2\n" * 100_000)
+    os.utime(data / "labels.csv", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert remote.survey(project, os.environ) != first
+    assert opened == ["data/labels.csv"]
+    for damaged in (b"", b"[]", b'{"a": 1}'):
+        (kept,) = Path(os.environ["XDG_CACHE_HOME"], "serried/digests").iterdir()
+        kept.write_bytes(damaged)
+        remote.survey(project, os.environ)
+        assert len(json.loads(kept.read_bytes())) == len(every)
+
+
+@pytest.mark.usefixtures("data")
+def test_much_data_is_sent_after_a_confirmation(link, project, monkeypatch):
+    monkeypatch.setattr(relay, "MUCH_BYTES", 100_000)
+    survey = remote.survey(project, os.environ)
+    refused = pytest.raises(UsageError, match=r"^refusing to send 700\.\d kB without confirmation")
+    with refused, relay._sending(is_agreed=False) as observe:
+        remote.send(link, survey, observe)
+    for is_agreed in (True, False):  # the second time, all is there
+        with relay._sending(is_agreed=is_agreed) as observe:
+            remote.send(link, survey, observe)
 
 
 @pytest.mark.parametrize("path", ["../x", "digits/../../x", "/etc/x", "other/x", "digits/a/b", MANIFEST, "digits"])

@@ -135,7 +135,8 @@ class Elsewhere(SerriedError):  # noqa: N818 - reads as what happened
     """The command is for the login node of `cluster`. The command line runs it there, over ssh.
 
     `needs_project`: it reads the project's files. `names_cluster`: it reads the cluster's profile. `variables`: the
-    secrets that the project names, with their values. `run`: what `last` means.
+    secrets that the project names, with their values. `data`: the paths of `data.send`; None for all of the project's.
+    `run`: what `last` means.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class Elsewhere(SerriedError):  # noqa: N818 - reads as what happened
         needs_project: bool = False,
         names_cluster: bool = False,
         variables: Mapping[str, str] | None = None,
+        data: tuple[str, ...] | None = None,
         run: str = "",
     ) -> None:
         hint = f"type `serried` on a terminal, which reaches `{cluster}`, or run this program on its login node"
@@ -154,6 +156,7 @@ class Elsewhere(SerriedError):  # noqa: N818 - reads as what happened
         self.needs_project = needs_project
         self.names_cluster = names_cluster
         self.variables = variables or {}
+        self.data = data
         self.run = run
 
 

@@ -144,6 +144,12 @@ class DataRequest(NamedTuple):
         value="",
     )
     """Absolute once resolved."""
+    send: tuple[str, ...] = setting(
+        values.SENT,
+        "Files and folders of the project that a submit from another machine sends too. See "
+        "[data](data.md#small-data-of-your-laptop).",
+        value=(),
+    )
     prepare: tuple[str, ...] = setting(
         values.COMMAND,
         "Command that creates the data. `submit` runs it once, on this machine, in the project's folder.",

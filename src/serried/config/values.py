@@ -399,6 +399,18 @@ def _inner(value: Any) -> str:
     return normal
 
 
+def sent(value: Any) -> tuple[str, ...]:
+    """Relative paths in the project."""
+    hint = "a link in the project may lead to it: `ln -s ~/sets/digits data`"
+    try:
+        paths = tuple(dict.fromkeys(_inner(_path(item)) for item in _listed(value)))
+    except BadValue as error:
+        raise BadValue(str(error), hint) from None
+    for path in filter(is_elsewhere, paths):
+        raise BadValue(f"must be paths in the project, not `{path}`", hint)
+    return paths
+
+
 def side_commands(value: Any) -> tuple[SideCommand, ...]:
     """Lines of bash, or tables `{command = "…", on = "first"}`."""
     return tuple(map(_side_command, _listed(value)))
@@ -564,6 +576,7 @@ SIDE_COMMANDS = ITEMS._replace(
 )
 RESULTS = Kind("text or list of patterns", results, many=True, show=", ".join)
 WATCHED = Kind("text or list of patterns", watched, many=True, show=", ".join)
+SENT = Kind("path or list of paths", sent, many=True, show=", ".join)
 BYTES = Kind("size", size, "SIZE", show=show_size)
 BYTES_OR_NONE = BYTES._replace(
     name="size, or `none`",

@@ -49,13 +49,17 @@ class FarPart(NamedTuple):
     """A zip."""
 
 
+def cache_folder(environ: Mapping[str, str]) -> Path:
+    given = environ.get("XDG_CACHE_HOME", "")
+    return (Path(given) if given.startswith("/") else Path.home() / ".cache") / "serried"
+
+
 def archive(environ: Mapping[str, str]) -> FarPart:
     """The archive of this installation, packed anew only if a file has changed, and read only if it must travel."""
     named = dict(_entries())
     states = [f"{name} {state.st_size} {state.st_mtime_ns}" for name, path in named.items() if (state := path.stat())]
     key = hashlib.sha256("\n".join([str(HOUSE), *states]).encode()).hexdigest()[:16]
-    given = environ.get("XDG_CACHE_HOME", "")
-    folder = (Path(given) if given.startswith("/") else Path.home() / ".cache") / "serried"
+    folder = cache_folder(environ)
     with contextlib.suppress(OSError):
         files.check_ours_alone(folder)
         for path in folder.glob(f"far-{key}-*-*.zip"):

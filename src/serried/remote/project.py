@@ -1,14 +1,16 @@
 """A project on its way to a cluster: its files, what git says about them, and the settings of its user.
 
-    survey(directory, environ)   here: the files of a snapshot, with their digests
+    survey(directory, environ)   here: the files of a snapshot and of `data.send`, with their digests
     send(session, project)       here: what the cluster lacks, in at most three exchanges; one if nothing has changed
     tree, contents               over there: the two exchanges
     enter(base, place)           over there: go to the folder of a command
 
 A tree over there is `KEY/DIGEST/NAME` in `$XDG_CACHE_HOME/serried/projects`: KEY stands for this machine and the
 project's folder, DIGEST for all content. It grows as `DIGEST.part`, from files of earlier trees of KEY and from one
-compressed stream, each file under its name only once it is verified. So a transfer continues after a cut, and two
-transfers of one tree do no harm: both write the same bytes. No clock is compared with another: all times are those of
+stream, each file under its name only once it is verified. So a transfer continues after a cut, and two
+transfers of one tree do no harm: both write the same bytes. Files and folders of data are read-only: the working trees
+of runs link them, and a run must not change the data of the next. A tree with data stays until the runs that link it
+have ended. No clock is compared with another: all times are those of
 the file system over there.
 """
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import hashlib
 import io
 import json
@@ -25,7 +28,7 @@ import re
 import stat
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -35,8 +38,12 @@ from serried.base.errors import SerriedError, UsageError, reason
 from serried.base.files import FULL, check_ours_alone, make_directory, write_bytes
 from serried.config import layers
 from serried.records import index
+from serried.records.index import Selection
+from serried.records.record import RecordUnreadable
+from serried.records.status import has_ended_by_file
+from serried.remote import far_part
 from serried.remote.client import ConnectionLost, RemoteSession
-from serried.schema.layout import SENT, SENT_SETTINGS, sent_key
+from serried.schema.layout import SENT, SENT_SETTINGS, sent_key, sent_tree
 from serried.submission import snapshot
 from serried.submission.snapshot import MANIFEST, PRIVATE, SentFile, SentProject
 
@@ -47,6 +54,12 @@ KEPT_SECONDS, KEPT_TREES = 2 * 86_400, 2
 TRIES = 3
 LARGEST_MANIFEST = 1 << 28
 CHUNK = 1 << 18
+SMALL, WORTH = 1 << 16, 0.9
+"""Smaller files are compressed in any case; larger ones if their beginning becomes smaller than this share."""
+RACY_NANOSECONDS = 2_000_000_000
+Observe = Callable[[int, int], object]
+"""Gets the bytes that were sent, and those of all content that is sent."""
+now = time.time_ns
 INCOMING = f"{SENT}/incoming"
 """Files until they are verified."""
 _DIGEST, _KEY = r"[0-9a-f]{32}", r"[0-9a-f]{16}"
@@ -73,16 +86,16 @@ class LocalProject(NamedTuple):
         return (self.settings / rest.partition("/")[2] if top == SENT else self.root / rest).open("rb")
 
 
-def survey(directory: Path | None, environ: Mapping[str, str]) -> LocalProject:
+def survey(directory: Path | None, environ: Mapping[str, str], data: Sequence[str] | None = None) -> LocalProject:
     """The project with `directory`, as its snapshot would be; without one, the settings of the user alone.
 
-    Secrets stay here: files that `environment.env_file` names, and any `.env` that git does not track.
-    Raises UsageError.
+    `data` are paths of `data.send`; None for those of all experiments that exist. Secrets stay here: files that
+    `environment.env_file` names, and any `.env` that git does not track. Raises UsageError.
     """
     settings = layers.user_folder(environ)
     files: dict[str, SentFile] = {}
     for file in layers.user_files(settings):
-        described = _described(str(file), str(file))._replace(mode=stat.S_IFREG | 0o600)
+        described = _Digests().describe(str(file), file.lstat(), str(file))._replace(mode=stat.S_IFREG | 0o600)
         files[f"{SENT}/settings/{file.relative_to(settings)}"] = described
     sent = SentProject("", os.uname().nodename, files, settings=os.path.abspath(settings))  # noqa: PTH100
     if directory is None:
@@ -92,24 +105,34 @@ def survey(directory: Path | None, environ: Mapping[str, str]) -> LocalProject:
     top = found.directory
     root = top if found.project else snapshot.root_of(top)
     notes: list[str] = []
+    if data is None:
+        places = ((place, setting.value) for layer in given for place, setting in layer.settings.items())
+        every = [path for place, paths in places if place[-2:] == ("data", "send") for path in paths]
+        data = [path for path in dict.fromkeys(every) if (top / path).exists()]
     try:
-        surveyed = _surveyed(root, top, given)
+        surveyed, its_data, apart = _surveyed(root, top, given, data)
     except UsageError as error:
         if root == top:
             raise
         notes = [f"the snapshot has `{top}` alone, without the rest of its git repository: {error.message}"]
-        root, surveyed = top, _surveyed(top, top, given)
+        root, (surveyed, its_data, apart) = top, _surveyed(top, top, given, data)
     new = frozenset(surveyed.untracked)
     private = {path for path in new if path.rpartition("/")[2] == PRIVATE}
     real = root.resolve()
-    for path in surveyed.files:
+    digests = _Digests(far_part.cache_folder(environ) / "digests" / sent_key(f"{sent.origin}:{real}"))
+    states = snapshot.data_files(real, its_data, apart)
+    for path in (*surveyed.files, *states):
         if path not in private:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 whole = f"{real}/{path}"
-                is_link = os.path.islink(whole)  # noqa: PTH114 - of thousands
+                state = states.get(path) or os.lstat(whole)
+                is_link = stat.S_ISLNK(state.st_mode)
                 target = snapshot.target_of(real, path) if is_link else ""
-                its = SentFile(stat.S_IFLNK | 0o777, len(target), target) if is_link else _described(whole, path)
+                its = SentFile(stat.S_IFLNK | 0o777, len(target), target)
+                its = its if is_link else digests.describe(whole, state, path)
+                its = its._replace(mode=its.mode & ~0o222) if path in states and not is_link else its
                 files[f"{root.name}/{path}"] = its._replace(is_untracked=path in new)
+    digests.save()
     revision = snapshot.read_revision(top)
     diff = revision.diff.encode("utf-8", "surrogateescape")
     if diff:
@@ -122,9 +145,10 @@ def survey(directory: Path | None, environ: Mapping[str, str]) -> LocalProject:
         files=files,
         commit=revision.commit,
         branch=revision.branch,
-        left_out=tuple(sorted({*surveyed.links, *private})),
+        left_out=tuple(sorted({*surveyed.links, *private}.difference(its_data))),
         ignored_modules=surveyed.ignored_modules,
         notes=tuple(notes),
+        data=its_data,
     )
     here = Path(os.path.abspath(directory)) if found.project else Path(os.path.realpath(directory))  # noqa: PTH100
     start = os.path.relpath(here, root if found.project else real)
@@ -139,9 +163,16 @@ def place_of(target: Path, environ: Mapping[str, str]) -> dict[str, str]:
     return {"key": sent_key(f"{os.uname().nodename}:{root}"), "start": os.path.relpath(target.resolve(), root)}
 
 
-def _surveyed(root: Path, top: Path, given: list[layers.Layer]) -> snapshot.Survey:
-    """The survey of `root` with the settings of the project in `top`, whatever experiment is submitted."""
+def _surveyed(
+    root: Path, top: Path, given: list[layers.Layer], data: Sequence[str]
+) -> tuple[snapshot.Survey, tuple[str, ...], list[str]]:
+    """The survey of `root` with the settings of the project in `top`, whatever experiment is submitted.
+
+    Also `data`, from `root`, and what is never sent of it.
+    """
     within = os.path.relpath(os.path.realpath(top), os.path.realpath(root))
+    its_data = sorted(os.path.normpath(f"{within}/{path}") for path in data)
+    its_data = [path for path in its_data if not any(path.startswith(f"{other}/") for other in its_data)]
     link = layers.stack(given, None, "").get(("project", "link"))
     patterns = [
         ("!" if pattern.startswith("!") else "") + os.path.normpath(f"{within}/{pattern.removeprefix('!')}")
@@ -153,38 +184,71 @@ def _surveyed(root: Path, top: Path, given: list[layers.Layer]) -> snapshot.Surv
         if isinstance(value, str) and (is_secret or (place[0] == "clusters" and place[2:] == ("root",))):
             path = Path(os.path.normpath(top / os.path.expandvars(os.path.expanduser(value))))  # noqa: PTH111
             apart += [] if path == root else [path]
-    return snapshot.survey(root, patterns, apart, start=within)
+    surveyed = snapshot.survey(root, [*patterns, *map(glob.escape, its_data)], apart, start=within)
+    return surveyed, tuple(its_data), [os.path.relpath(path, root) for path in apart]
 
 
-def _described(path: str, name: str) -> SentFile:
-    """Raises UsageError for a file that cannot be read, FileNotFoundError for one that disappeared."""
-    digest, size = hashlib.sha256(), 0
-    try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - of thousands
-            while chunk := file.read(CHUNK):
-                digest.update(chunk)
-                size += len(chunk)
-            mode = stat.S_IFREG | stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o777
-    except PermissionError as error:
-        hint = f"make it readable, or leave it out by a line `/{name}` in `.gitignore`"
-        raise UsageError(f"cannot read `{name}`: {error.strerror}", hint=hint) from error
-    return SentFile(mode, size, digest.hexdigest())
+class _Digests:
+    """Digests of files by their state, kept from one survey to the next.
+
+    A file that changed shortly before it was read may change again without a new time, so its digest is not kept.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path, self._known, self._new = path, {}, {}  # type: ignore[var-annotated]
+        with contextlib.suppress(OSError, ValueError):
+            known = json.loads(path.read_bytes()) if path else {}
+            self._known = known if isinstance(known, dict) else {}
+
+    def describe(self, path: str, state: os.stat_result, name: str) -> SentFile:
+        """Raises UsageError for a file that cannot be read, FileNotFoundError for one that disappeared."""
+        known = self._known.get(path)
+        if isinstance(known, list) and known[:-1] == _key(state):
+            self._new[path] = known
+            return SentFile(stat.S_IFREG | stat.S_IMODE(state.st_mode) & 0o777, state.st_size, known[-1])
+        began, digest, size = now(), hashlib.sha256(), 0
+        try:
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - of thousands
+                before = os.fstat(file.fileno())
+                while chunk := file.read(CHUNK):
+                    digest.update(chunk)
+                    size += len(chunk)
+                state = os.fstat(file.fileno())
+        except PermissionError as error:
+            hint = f"make it readable, or leave it out by a line `/{name}` in `.gitignore`"
+            raise UsageError(f"cannot read `{name}`: {error.strerror}", hint=hint) from error
+        latest = max(state.st_mtime_ns, state.st_ctime_ns)
+        if _key(before) == _key(state) and latest < began - RACY_NANOSECONDS:
+            self._new[path] = [*_key(state), digest.hexdigest()]
+        return SentFile(stat.S_IFREG | stat.S_IMODE(state.st_mode) & 0o777, size, digest.hexdigest())
+
+    def save(self) -> None:
+        if self._path and self._new != self._known:
+            with contextlib.suppress(OSError):
+                make_directory(self._path.parent)
+                write_bytes(self._path, json.dumps(self._new).encode(), durable=False)
 
 
-def send(session: RemoteSession, project: LocalProject, tries: int = TRIES) -> dict[str, str]:
+def _key(state: os.stat_result) -> list[int]:
+    return [state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns]
+
+
+def send(
+    session: RemoteSession, project: LocalProject, observe: Observe = lambda _sent, _size: None, tries: int = TRIES
+) -> dict[str, str]:
     """Let the cluster have the project's tree. Returns what `enter` needs over there. Raises SerriedError.
 
-    After a cut it continues in a new connection.
+    After a cut it continues in a new connection. `observe` gets (0, size) before content is sent, and may raise.
     """
     try:
-        return _send(session, project)
+        return _send(session, project, observe)
     except ConnectionLost:
         if tries == 1:
             raise
-        return send(session, project, tries - 1)
+        return send(session, project, observe, tries - 1)
 
 
-def _send(session: RemoteSession, project: LocalProject) -> dict[str, str]:
+def _send(session: RemoteSession, project: LocalProject, observe: Observe) -> dict[str, str]:
     sent, digest = project.sent, project.sent.digest
     place = {"key": project.key, "digest": digest}
     memory = index.folder_of(session.cluster) / "projects" / project.key
@@ -209,21 +273,32 @@ def _send(session: RemoteSession, project: LocalProject) -> dict[str, str]:
                 write_bytes(memory, f"{digest}\n".encode() + _packed(sent), durable=False)
             return {**place, "start": project.start}
         missing = [(int(number), int(offset)) for number, offset in answer.get("missing", ())]
-        answer = session.ask("contents", {**place, "missing": missing}, data=_contents(project, missing))
+        answer = session.ask("contents", {**place, "missing": missing}, data=_contents(project, missing, observe))
     what = ", ".join(f"`{path}`" for path in answer.get("changed", ())[:3]) or "the project"
     raise SerriedError(f"{what} changed while it was being sent", hint="run the command again")
 
 
-def _contents(project: LocalProject, missing: Sequence[tuple[int, int]]) -> Iterator[bytes]:
-    """The files that are missing, from their offsets, as one stream. A file that is shorter now ends the stream."""
-    packer, paths = zlib.compressobj(6), sorted(project.sent.files)
+def _contents(project: LocalProject, missing: Sequence[tuple[int, int]], observe: Observe) -> Iterator[bytes]:
+    """The files that are missing, from their offsets, as one stream. A file that is shorter now ends the stream.
+
+    The stream has parts, each compressed in its own way: content that does not become smaller stays as it is.
+    """
+    paths, sent = sorted(project.sent.files), 0
+    rest = {number: project.sent.files[paths[number]].size - offset for number, offset in missing}
+    level, packer, size = 6, zlib.compressobj(6), sum(rest.values())
+    observe(0, size)
     for number, offset in missing:
-        left = project.sent.files[paths[number]].size - offset
+        left = rest[number]
         try:
             with project.open(paths[number]) as file:
                 file.seek(offset)
                 while left and (chunk := file.read(min(left, CHUNK))):
+                    if left == rest[number] and (best := _level(left, chunk)) != level:
+                        yield packer.flush()
+                        level, packer = best, zlib.compressobj(best)
                     left -= len(chunk)
+                    sent += len(chunk)
+                    observe(sent, size)
                     if packed := packer.compress(chunk):
                         yield packed
         except OSError:
@@ -231,6 +306,13 @@ def _contents(project: LocalProject, missing: Sequence[tuple[int, int]]) -> Iter
         if left:
             break
     yield packer.flush()
+
+
+def _level(size: int, chunk: bytes) -> int:
+    """How hard to compress a file that begins with `chunk`."""
+    if size < SMALL:
+        return 6
+    return 1 if len(zlib.compress(chunk, 1)) < WORTH * len(chunk) else 0
 
 
 def _packed(sent: SentProject, base: SentProject | None = None) -> bytes:
@@ -361,17 +443,18 @@ class _Inflated:
 
     def read(self, size: int) -> bytes:
         """At most `size` bytes; none at the end of the stream, or if it is damaged."""
-        while not self._unpacker.eof:
+        while True:
             self._packed = self._packed or self._content.read(CHUNK)
+            is_at_end = not self._packed
             try:
                 data = self._unpacker.decompress(self._packed, size)
             except zlib.error:
                 return b""
-            is_at_end = not self._packed
             self._packed = self._unpacker.unconsumed_tail
+            if self._unpacker.eof:  # of this part of the stream
+                self._packed, self._unpacker = self._unpacker.unused_data, zlib.decompressobj()
             if data or is_at_end:
                 return data
-        return b""
 
 
 def _receive(aside: Path, path: str, file: SentFile, offset: int, stream: _Inflated, name: str) -> bool | None:  # noqa: PLR0917
@@ -510,6 +593,9 @@ def _complete(folder: Path, sent: SentProject) -> None:
     aside = _aside(folder)
     if sent.name:
         make_directory(aside / sent.name)
+    for path in sent.data:
+        if f"{sent.name}/{path}" not in sent.files:
+            make_directory(aside / sent.name / path)  # it may be empty
     file_tree.remove(aside / INCOMING)
     write_bytes(aside / MANIFEST, json.dumps(sent.to_json()).encode(), durable=False)
     if (folder / MANIFEST).is_file():  # another transfer of the same tree was first
@@ -522,14 +608,37 @@ def _complete(folder: Path, sent: SentProject) -> None:
         if not (folder / MANIFEST).is_file():
             raise
     (folder / f"{MANIFEST}{PART}").unlink(missing_ok=True)
+    for path in sent.data:
+        for below, _, _ in os.walk(folder / sent.name / path):
+            os.chmod(below, 0o500)  # noqa: PTH101
     trees = sorted(
         ((other.lstat().st_mtime, other) for other in folder.parent.iterdir() if other.name != folder.name),
         reverse=True,
     )
-    now = (folder / MANIFEST).stat().st_mtime
-    for number, (used, other) in enumerate(trees, start=1):
-        if other.name.startswith(".") or (number >= KEPT_TREES and now - used > KEPT_SECONDS):
-            _delete(other)
+    latest = (folder / MANIFEST).stat().st_mtime
+    old = [
+        other for number, (used, other) in enumerate(trees, 1) if number >= KEPT_TREES and latest - used > KEPT_SECONDS
+    ]
+    linked = _linked() if old else set()
+    for other in [other for _, other in trees if other.name.startswith(".")] + [
+        it for it in old if it.name not in linked
+    ]:
+        _delete(other)
+
+
+def _linked() -> set[str]:
+    """The digests of trees with data that a run links which has not ended."""
+    found = set()
+    for record in index.all_runs().open:
+        with contextlib.suppress(RecordUnreadable):
+            source = record.plan.source
+            if (
+                source.links
+                and (tree := sent_tree(source.directory))
+                and not has_ended_by_file(Selection(record, None))
+            ):
+                found.add(tree.parent.name)
+    return found
 
 
 def _delete(folder: Path) -> None:

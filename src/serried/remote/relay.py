@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import shlex
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from serried import config
 from serried.base import shell
 from serried.base.errors import Elsewhere, NotConnected, SerriedError, UsageError
+from serried.base.text import spell
 from serried.records import index
 from serried.records.index import ClusterRuns, RunElsewhere
 from serried.remote import link
 from serried.remote.client import RemoteRequest, RemoteSession
 from serried.schema import names
 from serried.submission.request import secrets_in
+from serried.views import console
 
 _OF_TERMINAL = ("TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR")
 _GLANCE_SECONDS = 2.0
 """How long a list waits for a cluster."""
+SHOWN_BYTES, MUCH_BYTES = 1_000_000, 1 << 30
+"""More content is shown while it is sent; and is sent only after a confirmation."""
+_LARGE = "copy large data to the cluster once (`scp`), and name its path there in `data.stage`"
 _REMEMBERED = 50
 """The most runs that are known here without a connection."""
 
@@ -58,7 +64,9 @@ def relay(
             from serried.remote import project  # for commands that read settings
 
             here = Path.cwd() if error.needs_project else None
-            directory = project.send(session, project.survey(here, os.environ))
+            is_agreed = not {"-y", "--yes"}.isdisjoint(itertools.takewhile(lambda word: word != "--", words))
+            with _sending(is_agreed=is_agreed) as observe:
+                directory = project.send(session, project.survey(here, os.environ, error.data), observe)
         request = RemoteRequest(
             argv=tuple(words),
             env=_environment(error),
@@ -80,6 +88,29 @@ def relay(
             with contextlib.suppress(SerriedError):  # the next list asks again
                 _ask(session, _REMEMBERED, _GLANCE_SECONDS)
     return status
+
+
+@contextlib.contextmanager
+def _sending(*, is_agreed: bool) -> Iterator[Callable[[int, int], None]]:
+    """Shows the content that is sent. Raises UsageError if it is much, and nobody agrees."""
+    with contextlib.ExitStack() as stack:
+        lines: list[console.MovingLine] = []
+
+        def observe(sent: int, size: int) -> None:
+            nonlocal is_agreed
+            if size > MUCH_BYTES and not is_agreed:
+                if not console.can_ask():
+                    hint = f"pass `-y`; {_LARGE}"
+                    raise UsageError(f"refusing to send {spell(size)} without confirmation", hint=hint)
+                console.warning(f"{spell(size)} would be sent to the cluster", hint=_LARGE)
+                if not console.confirm("send it?"):
+                    raise UsageError("nothing was sent", hint=_LARGE)
+                is_agreed = True
+            if size > SHOWN_BYTES:
+                lines[:] = lines or [stack.enter_context(console.status_line(""))]
+                lines[0].update(f"sending: {spell(sent)} of {spell(size)}")
+
+        yield observe
 
 
 def session_with(cluster: str) -> RemoteSession:

@@ -25,7 +25,7 @@ from serried.records.record import Record, RecordUnreadable, new_id
 from serried.records.status import SUBMITTING, UNCERTAIN, counts_text, status, statuses_of
 from serried.schema import checkpoints, names
 from serried.schema.endings import End
-from serried.schema.layout import RunDirectory, in_tree_of
+from serried.schema.layout import RunDirectory, in_tree_of, sent_tree
 from serried.schema.names import COMPLETED
 from serried.schema.plan import After, Array, Plan, Resume, Sweep, UserScript
 from serried.schema.reasons import Reason
@@ -227,9 +227,19 @@ def _prepare_recorded(
         containers.check(plan.container)
     if plan.data:
         data.check(plan)
+    check_links(code.id, plan)
     choose(plan.environment, environ)
     plan = settle_search(divide(plan), environ)
     return assemble(plan, job_environment(plan, environ), each, warnings)._replace(code_of=code)
+
+
+def check_links(run: str, plan: Plan) -> None:
+    """Raises UsageError if data that another machine has sent was deleted since."""
+    tree = sent_tree(plan.source.directory)
+    for path in plan.source.links if tree else ():
+        if not os.path.lexists(Path(plan.source.directory, path)):
+            hint = "`--new-code` sends it again, with the project as it is now"
+            raise UsageError(f"`{path}` of run `{run}` is not on the cluster any more", hint=hint)
 
 
 def _newest(selection: Selection, array: Array | None, origin: Resume | None, *, have_ended: bool) -> Beginning:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from serried import config, schedulers
 from serried.base import NamedTuple, shell
 from serried.base.errors import Risk, UsageError, did_you_mean, install_hint
-from serried.base.text import iso
+from serried.base.text import counted, iso, spell
 from serried.config import shell_words
 from serried.records.record import Record, RecordUnreadable, new_id
 from serried.schema import checkpoints, command_lines, names, tracking
@@ -84,6 +84,7 @@ def prepare(
 
         plan, data_notes, _ = data.settle(plan, resolved, environment, observe)
         notes = (*notes, *data_notes)
+    notes = (*notes, *_about_sent(plan, resolved, project))
     plan, surveyed, survey_warnings = _surveyed(plan, resolved, project)
     warnings = [*resolved.warnings]
     warnings += [] if is_script else command_warnings(resolved.experiment.command)
@@ -112,6 +113,16 @@ def prepare(
         user_script=resolved.script.text if resolved.script else b"",
         trials=tuple(trials),
     )
+
+
+def _about_sent(plan: Plan, resolved: config.Resolved, project: Path) -> Iterator[str]:
+    """A note about `data.send`, for another cluster. Raises UsageError for a path that does not exist."""
+    sent = resolved.experiment.data.send
+    snapshot.check_data(project, sent)
+    if sent and resolved.is_elsewhere:
+        sizes = [state.st_size for state in snapshot.data_files(project, sent).values()]
+        what = f"{counted(len(sizes), 'file')}, {spell(sum(sizes))}"
+        yield f"`data.send` is {what}; only content that is not on `{plan.site.name}` yet is sent"
 
 
 BUILD_COMMAND = ("/bin/bash", "-c", 'exec /bin/bash "$SCRIPT" >>"$LOG" 2>&1')

@@ -18,6 +18,7 @@ from serried.records.record import new_id
 from serried.schema import command_lines, layout, names
 from serried.schema.plan import After, Allocation, Array, Plan, Search, Sweep
 from serried.submission.plan import gpu_note, make_plan, partition_note, task_commands
+from serried.submission.snapshot import check_data
 
 if TYPE_CHECKING:
     from serried.schedulers.survey import Inside
@@ -121,16 +122,18 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
     return _behind(Decided(plan, resolved, each, trials), request, among)
 
 
-def check_here(resolved: config.Resolved, environ: Mapping[str, str]) -> None:
-    """Raise Elsewhere if the cluster's own login node must do it."""
+def check_here(resolved: config.Resolved, environ: Mapping[str, str], data: tuple[str, ...] = ()) -> None:
+    """Raise Elsewhere if the cluster's own login node must do it, with this `data` of the project."""
     if resolved.is_elsewhere:
         name = resolved.cluster.name
+        check_data(Path(resolved.project.directory), data)
         raise Elsewhere(
             name,
             f"`{name}` is another cluster than this machine's",
             needs_project=True,
             names_cluster=True,
             variables=_secrets(resolved, environ),
+            data=data,
         )
 
 
@@ -179,7 +182,7 @@ def _resolve(
         script_text=request.script_text,
     )
     if request.is_sent:
-        check_here(resolved, environ)
+        check_here(resolved, environ, resolved.experiment.data.send)
     return resolved
 
 
@@ -251,12 +254,13 @@ def decide_all(
 
 
 def _together(elsewhere: Sequence[Elsewhere], here: Sequence[str]) -> Elsewhere:
-    """One command for all, with the secrets of each. Raises UsageError for several clusters."""
+    """One command for all, with the secrets and the data of each. Raises UsageError for several clusters."""
     first = elsewhere[0]
     if others := {*here, *(each.cluster for each in elsewhere)} - {first.cluster}:
         hint = "submit the experiments of each cluster in a command of their own, or pass --cluster NAME"
         raise UsageError(f"the experiments are for `{first.cluster}` and `{min(others)}`", hint=hint)
     first.variables = _merged(each.variables for each in elsewhere)
+    first.data = tuple(dict.fromkeys(path for each in elsewhere for path in each.data or ()))
     return first
 
 

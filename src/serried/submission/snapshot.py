@@ -29,6 +29,7 @@ import contextlib
 import functools
 import hashlib
 import io
+import itertools
 import json
 import os
 import re
@@ -40,7 +41,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serried.base import NamedTuple, shell, tree
-from serried.base.errors import MissingProgramError, SerriedError, UsageError
+from serried.base.errors import MissingProgramError, SerriedError, UsageError, did_you_mean
 from serried.base.files import MODES, Modes, make_directory
 from serried.base.text import spell
 from serried.schema.layout import SENT, sent_tree
@@ -140,6 +141,8 @@ class SentProject(NamedTuple):
     """Warnings of the survey there."""
     settings: str = ""
     """The folder of the user's settings there."""
+    data: tuple[str, ...] = ()
+    """Entries of `data.send`, from the project's folder. Their files are read-only, and a snapshot links them."""
 
     @property
     def head(self) -> dict[str, object]:
@@ -175,6 +178,8 @@ class SentProject(NamedTuple):
             raise ValueError(f"not a project's manifest: {error!r}") from None
         if "/" in sent.name or sent.name in (".", "..", SENT):
             raise ValueError(f"a manifest is of a folder {sent.name!r}")
+        if any({"", ".", ".."}.intersection(str(path).split("/")) for path in sent.data):
+            raise ValueError(f"a manifest names the data {sent.data!r}")
         for path, file in files.items():
             top, *parts = path.split("/")
             around = ("/".join((top, *parts[:end])) for end in range(len(parts)))
@@ -271,7 +276,7 @@ def survey(
 
 
 def _survey_sent(project: Path, sent: SentProject, excluded: Sequence[str]) -> Survey:
-    """Of a tree that another machine sent. Nothing is linked: what git ignores there is not here.
+    """Of a tree that another machine sent. Only `data.send` is linked: what else git ignores there is not here.
 
     Raises SerriedError if a file is not as it was sent. Then the tree does not count any more, and is sent again.
     """
@@ -283,14 +288,51 @@ def _survey_sent(project: Path, sent: SentProject, excluded: Sequence[str]) -> S
             manifest.unlink(missing_ok=True)
             message = f"`{path}` has changed in `{project}`, which is a copy of the project in `{sent.origin}`"
             raise SerriedError(message, hint="run the same command again there: the project is sent again")
-    files = tuple(sorted(path for path in own if not _is_below(path, excluded)))
+    files = tuple(sorted(path for path in own if not _is_below(path, (*excluded, *sent.data))))
     untracked = tuple(path for path in files if own[path].is_untracked)
-    warnings = [*sent.notes, *_escaping(project, files)]
+    warnings = [*sent.notes, *_escaping(project, sorted(own))]
     if sent.left_out:
         what = "entries that git ignores, or that `project.link` names, are not sent"
-        warnings.append(f"{what}: {_first(sent.left_out)}; paths of data are those on the cluster")
+        advice = "`data.send` sends small data, and other paths of data are those on the cluster"
+        warnings.append(f"{what}: {_first(sent.left_out)}; {advice}")
     size = sum(_sizes(project, files).values())
-    return Survey(project, files, untracked, (), size, tuple(warnings), sent.ignored_modules)
+    return Survey(project, files, untracked, sent.data, size, tuple(warnings), sent.ignored_modules)
+
+
+def check_data(project: Path, paths: Sequence[str]) -> None:
+    """Raises UsageError for a path of `data.send` that cannot be sent."""
+    for path in paths:
+        if not (project / path).exists():
+            there = [entry.name for entry in itertools.islice(project.iterdir(), FILES_LIMIT)]
+            hint = did_you_mean(path, there) or "paths are relative to the project's folder"
+            raise UsageError(f"`data.send` names `{path}`, which does not exist in `{project}`", hint=hint)
+        if path.rpartition("/")[2] == PRIVATE:
+            hint = "`environment.env_file` passes its values to the run"
+            raise UsageError(f"`data.send` names `{path}`, which holds secrets and is never sent", hint=hint)
+
+
+def data_files(root: Path, data: Sequence[str], excluded: Sequence[str] = ()) -> dict[str, os.stat_result]:
+    """The files and links of `data.send`, by path below `root`. A link that is named itself stands for its target.
+
+    Raises UsageError for a folder that cannot be listed, and for more files than a quota has room for.
+    """
+    found: dict[str, os.stat_result] = {}
+
+    def refuse(error: OSError) -> None:
+        raise UsageError(f"`data.send`: cannot list `{error.filename}`: {error.strerror}") from error
+
+    for path in data:
+        below = tree.walk(str(root), path, refuse) if (root / path).is_dir() else ()
+        found |= {} if (root / path).is_dir() else {path: (root / path).stat()}
+        for inner, entry in below:
+            if entry.name != PRIVATE and not _is_below(inner, excluded):
+                with contextlib.suppress(FileNotFoundError):
+                    state = entry.stat(follow_symlinks=False)
+                    found |= {inner: state} if stat.S_ISREG(state.st_mode) or stat.S_ISLNK(state.st_mode) else {}
+            if len(found) > FILES_LIMIT:
+                hint = "pack them into an archive (`tar -cf`), or copy them to the cluster once and use `data.stage`"
+                raise UsageError(f"`data.send` has more than {FILES_LIMIT:,} files", hint=hint)
+    return found
 
 
 def _first(paths: Sequence[str], sizes: Mapping[str, int] | None = None) -> str:
