@@ -79,7 +79,7 @@ def test_a_scheduler_that_is_away_or_missing_is_said_to_be(monkeypatch: pytest.M
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}/bin")
     with pytest.raises(SerriedError) as caught:
-        run("check", "cedar")
+        run("check", "slurm")
     assert (caught.value.exit_code, caught.value.message) == (3, "`sinfo` does not answer")
 
 

@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 from sshd import CODES, PASSWORD, SECOND_FACTOR, Sshd, at_terminal
 
+from serried.records import index
+from serried.records.index import ClusterRuns, RunElsewhere
+from serried.remote import far_part
+
 LOGIN = [sys.executable, "-m", "serried", "login"]
 
 
@@ -92,3 +96,30 @@ def test_mistakes_are_answered_before_anything_is_sent(make_sshd, said):
         "error: `--keep` must be a duration such as `90m`, `1h30m` or `2-00:00:00`, not `soon`\n",
     ]
     assert far.connections == 0
+
+
+def test_clusters_without_a_connection_are_named_in_one_line_and_only_for_runs_that_have_not_ended(make_sshd, said):
+    make_sshd()
+    far_part.archive(os.environ)  # which takes longer than a list waits
+    config = Path(os.environ["XDG_CONFIG_HOME"], "serried", "config.toml")
+    config.write_text("".join(f'[clusters.{name}]\nlogin = "{name}"\n' for name in ("ash", "elm", "oak")))
+
+    def run(cluster, ended):
+        return RunElsewhere(f"{cluster}1", "n", "e", "p", 0.0, ended, (), {}, ())
+
+    for cluster in ("ash", "elm", "gone", "oak"):
+        ended = 1.0 if cluster == "oak" else None
+        index.remember(ClusterRuns(cluster, 1.0, [run(cluster, ended)]))
+    warning = (
+        "warning: not connected to `ash`; not connected to `elm`\nhint: serried login ash\n      serried login elm\n"
+    )
+    assert said("ps") == f"{warning}no runs to show\n  serried ps --all   list all\n"
+    config.write_text('[clusters.oak]\nlogin = "fir"\n')
+    assert said("ps") == "no runs to show\n  serried ps --all   list all\n"
+    listed = [line.split()[0] for line in said("login").splitlines()[1:]]
+    assert [name for name in ("ash", "fir", "oak", "cedar") if name in listed] == ["fir", "oak"]
+
+
+def test_a_machine_that_cannot_run_it_names_the_clusters_that_can(make_sshd, said):
+    make_sshd()
+    assert said("submit --gpus 1 -- true").splitlines()[-1] == "      on a cluster: serried submit --cluster fir"

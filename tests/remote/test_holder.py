@@ -36,7 +36,7 @@ def test_commands_share_the_one_session_of_a_login_with_a_second_factor(make_ssh
         ]
     assert link.check("fir", "fir").mode == "session"
     assert far.connections == 2  # the first one without prompts
-    link.sign_out("fir", "fir")
+    link.sign_out("fir")
     with pytest.raises(NotConnected) as error:
         link.check("fir", "fir")
     assert error.value.message == "not connected to `fir`"

@@ -13,6 +13,7 @@ import pytest
 from sshd import CODES, KEY_AND_CODE, PASSWORD, SECOND_FACTOR, at_terminal
 
 from serried.base.errors import NotConnected, UsageError
+from serried.records import index
 from serried.remote import link
 
 SIGN_IN = "import sys; from serried.remote import link; print(link.sign_in('fir', sys.argv[1]).mode)"
@@ -89,7 +90,7 @@ def test_one_login_at_the_terminal_serves_all_commands(make_sshd, options, answe
     assert sign_in(*answers) == "master"
     assert [said(link.connect("fir", "fir", "uname -n")) for _ in range(3)] == ["fir-login1\n"] * 3
     assert far.connections == 2  # the first one without prompts
-    assert link.sign_out("fir", "fir")
+    assert link.sign_out("fir")
     assert refusal() == NOT_CONNECTED
     assert far.connections == 2
 
@@ -98,7 +99,7 @@ def test_a_login_at_the_terminal_may_be_repeated_and_interrupted(make_sshd):
     far = make_sshd(**SECOND_FACTOR)
     wrong = [("Password: ", "wrong"), ("OATH", CODES[0])]
     assert sign_in(*wrong, ("Password: ", PASSWORD), ("OATH", CODES[1])) == "master"
-    link.sign_out("fir", "fir")
+    link.sign_out("fir")
     status, shown = at_terminal([sys.executable, "-c", SIGN_IN, "fir"], ("Password: ", "\x03"))
     assert (status, "KeyboardInterrupt" in shown) == (-2, True)
     assert far.connections == 3  # within a day after a refusal, a login begins with the prompts
@@ -127,7 +128,7 @@ def test_a_cut_connection_is_made_again_where_keys_suffice(make_sshd, clock):
 def test_a_command_without_a_connection_sends_nothing_to_the_host(make_sshd):
     far = make_sshd()
     login = sign_in_by_key()
-    link.sign_out("fir", "fir")
+    link.sign_out("fir")
     channel = link._start("fir", login, (*link._path(login), *link._NO_CONNECTION), "true")
     assert (channel.stdout.read(), channel.lost().message) == (b"", "not connected to `fir`")
     assert far.connections == 1
@@ -137,7 +138,7 @@ def test_connections_have_a_budget(make_sshd, clock):
     far = make_sshd()
     for action in (sign_in_by_key, *[lambda: link.check("fir", "fir")] * (link.MOST_OPENED - 1)):
         action()
-        link.sign_out("fir", "fir")
+        link.sign_out("fir")
     assert clock.passed == pytest.approx((link.MOST_OPENED - 1) * link.PAUSE_SECONDS, abs=1)
     too_many = "6 new connections to `fir` within 10 minutes; more could get this address banned"
     assert refusal() == (too_many, "try again in 8m45s", "budget")
@@ -149,7 +150,7 @@ def test_connections_have_a_budget(make_sshd, clock):
 def test_after_two_refused_logins_only_the_user_may_try(make_sshd, clock):
     far = make_sshd()
     assert sign_in_by_key().is_batch
-    link.sign_out("fir", "fir")
+    link.sign_out("fir")
     far.config(**SECOND_FACTOR)
     clock.passed += 60
     for _ in range(2):
@@ -171,7 +172,7 @@ def test_what_is_not_a_host_is_refused(host):
 @pytest.mark.parametrize("cluster", ["../fir", "a/b", "/tmp/fir", ".."])
 def test_what_is_not_the_name_of_a_folder_is_no_cluster(cluster):
     with pytest.raises(UsageError, match="is not the name of a cluster"):
-        link.connect(cluster, "fir", "true")
+        link.sign_in(cluster, "fir")
 
 
 def test_each_way_to_fail_is_one_sentence_and_a_next_step(make_sshd, clock):
@@ -247,7 +248,7 @@ def test_a_connection_of_the_user_is_used_and_left_open(make_sshd):
     far.ssh_config.write_text(f"{config}  ControlMaster auto\n  ControlPath {os.environ['XDG_RUNTIME_DIR']}/own\n")
     assert at_terminal([far.ssh, "-o", "ControlPersist=60", "fir", "true"], *FACTORS)[0] == 0
     assert (sign_in_by_key().control, far.connections) == ("", 1)
-    assert not link.sign_out("fir", "fir")
+    assert not link.sign_out("fir")
     assert said(link.connect("fir", "fir", "uname -n")) == "fir-login1\n"
 
 
@@ -266,3 +267,13 @@ def test_a_noisy_login_in_any_shell_does_no_harm(make_sshd):
         (far.home / noise).parent.mkdir(parents=True, exist_ok=True)
         (far.home / noise).write_text("echo noise\n")
         assert link.sign_in(shell, shell).node == f"{shell}-login1"
+
+
+def test_clusters_with_one_host_share_its_connection_and_its_budget(make_sshd, clock):
+    far = make_sshd()
+    sign_in_by_key()
+    assert said(link.connect("elm", "fir", "uname -n")) == "fir-login1\n"
+    assert (index.clusters(), far.connections, clock.passed) == (["fir"], 1, 0.0)
+    link.sign_out("fir")
+    assert said(link.connect("elm", "fir", "uname -n")) == "fir-login1\n"
+    assert (far.connections, round(clock.passed)) == (2, link.PAUSE_SECONDS)

@@ -150,7 +150,7 @@ def test_a_connection_that_stays_away_leaves_the_command_uncertain(home, laptop)
         run(node, laptop)
     assert (str(raised.value), raised.value.hint) == (
         "the connection to `fir` is lost, and the command may continue there",
-        "serried login fir, then: serried ps --cluster fir shows the runs there",
+        "serried login fir, then: serried ps shows the runs there",
     )
 
 

@@ -98,8 +98,9 @@ JUDGING = ("check-resume", "clean", "fetch", "login", "wait")
 """Commands whose exit code tells more than that they could print."""
 
 ACROSS = {
-    "reads": "logs, metrics, ps, queue, report, show, stacks, sweep show, wait, watch, why",
-    "changes": "clean, clusters check, env, fetch, profile, shell, stage, stop, sweep stop, track",
+    "reads": "clusters check, clusters learn, logs, metrics, ps, queue, report, show, stacks, sweep show, wait,"
+    " watch, why",
+    "changes": "clean, env, fetch, profile, shell, stage, stop, sweep stop, track",
     "repeats": "rerun, sweep add, sweep retry",
     "submits": "check-resume, run, submit, sweep",
     "stays": "bench, clusters, completion, config, docs, init, lab, login",

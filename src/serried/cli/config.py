@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from serried import config
-from serried.base.errors import UsageError, did_you_mean
+from serried.base.errors import Elsewhere, UsageError, did_you_mean
 from serried.base.text import counted
 from serried.cli import GroupWithHelp, options, run_view
 from serried.config import definitions, profile, toml
@@ -113,6 +113,7 @@ def check_cluster(name: str | None, *, as_json: bool) -> None:
 
     The exit code is 1 if they differ.
     """
+    run_view.check_here(name)
     checked = profile.check(name, Path.cwd(), os.environ)
     rows = [[one.key, one.profile, one.cluster, one.origin] for one in checked.differences]
     if as_json:
@@ -134,21 +135,32 @@ def check_cluster(name: str | None, *, as_json: bool) -> None:
 @click.option("--save", is_flag=True, help="Save the profile with your others instead of printing it.")
 @click.option("--force", is_flag=True, help="Let --save replace an existing profile.")
 def learn(name: str | None, *, save: bool, force: bool) -> None:
-    r"""Write a profile from the answers of the scheduler here: partitions, limits, GPUs.
+    r"""Write a profile from the answers of the scheduler, here or of NAME: partitions, limits, GPUs.
 
     \b
     serried clusters learn                 print it
     serried clusters learn oak --save      save it as `oak`
     """
-    scheduler = profile.here(os.environ)
-    learnt = profile.learn(scheduler, os.environ)
-    when = time.strftime("%Y-%m-%d", time.gmtime())
-    text = profile.text(scheduler, learnt, os.uname().nodename, when)
+    try:
+        run_view.check_here(name)
+        scheduler = profile.here(os.environ)
+        learnt = profile.learn(scheduler, os.environ)
+        text = profile.text(scheduler, learnt, os.uname().nodename, time.strftime("%Y-%m-%d", time.gmtime()))
+        name = name or learnt.name
+    except Elsewhere as elsewhere:
+        if not save:
+            raise
+        from serried.remote import relay  # most machines are the login node themselves
+
+        printed = bytearray()
+        if status := relay.relay(elsewhere, ("clusters", "learn", name or ""), "reads", on_output=printed.extend):
+            raise SystemExit(status) from None
+        text = printed.decode()
     if not save:
         console.out(text.rstrip())
         return
-    path = profile.save(learnt.name if name is None else name, text, os.environ, force=force)
-    console.say(f"wrote {path}; review it, then try `serried clusters show {name or learnt.name}`")
+    path = profile.save(name or "", text, os.environ, force=force)
+    console.say(f"wrote {path}; review it, then try `serried clusters show {name}`")
     console.out(str(path))
 
 

@@ -42,7 +42,8 @@ def command(*, cluster: str | None, check: bool, close: bool, keep: str | None, 
     serried login fir --keep 8h
     serried login fir --check
     """
-    hosts = {entry.name: entry.login for entry in config.catalogue(Path.cwd(), os.environ).clusters if entry.login}
+    clusters = config.catalogue(Path.cwd(), os.environ).clusters
+    hosts = {each.name: each.login for each in clusters if each.login and (cluster or not each.is_retired)}
     if cluster is None:
         if check or close or keep:
             raise UsageError("no cluster is named", hint="serried login lists the clusters to connect to")
@@ -54,7 +55,7 @@ def command(*, cluster: str | None, check: bool, close: bool, keep: str | None, 
         raise UsageError(f"cluster `{cluster}` has no `login`", hint=hint)
     host = hosts[cluster]
     if close:
-        was_open = link.sign_out(cluster, host)
+        was_open = link.sign_out(host)
         console.say(f"{'closed the connection' if was_open else 'no connection of Serried was open'}: {cluster}")
         return
     login = link.check(cluster, host) if check else _sign_in(cluster, host, keep)
@@ -74,7 +75,7 @@ def _sign_in(cluster: str, host: str, keep: str | None) -> link.Login:
         seconds = read_duration(keep) if keep else None
     except BadDuration as error:
         raise UsageError(f"`--keep` {error}", hint=error.hint) from None
-    before = link.last_login(cluster)
+    before = link.last_login(host)
     seconds = seconds or (before.keep_seconds if before else link.KEEP_SECONDS)
     try:
         with open("/dev/tty", "rb"):  # noqa: PTH123 - where ssh asks
@@ -92,12 +93,11 @@ def _sign_in(cluster: str, host: str, keep: str | None) -> link.Login:
 
 
 def _document(cluster: str, host: str) -> dict[str, object]:
-    login, is_open = link.last_login(cluster), link.is_open(cluster, host)
-    known = login if login is not None and login.host == host else None
+    known = link.last_login(host)
     return {
         "name": cluster,
         "host": host,
-        "open": is_open,
+        "open": link.is_open(host),
         "prompts": None if known is None else not known.is_batch,
         "mode": known.mode if known and known.mode else None,
         "node": known.node if known and known.node else None,

@@ -189,8 +189,8 @@ class Listing:
             most = _EVERYTHING if self.everything or self.is_filtered or self.oldest is not None else self.number
             now = time.time()
             answers = relay.listings(clusters, most)
-            for answer in answers:
-                run_view.warn_of(answer)
+            # Of a cluster whose runs have all ended, nothing new is missing.
+            run_view.warn_of(answer for answer in answers if any(run.ended is None for run in answer.runs))
             for answer, runs in index.each_once(answers):
                 since, stale = (f"as of {ago(now - answer.asked)}", iso(answer.asked)) if answer.problem else ("", None)
                 number += len(runs)

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from serried import config, schedulers
-from serried.base.errors import Elsewhere, UsageError
+from serried.base.errors import UsageError
 from serried.base.text import counted, duration, iso, local_time, seconds_of, show_duration
 from serried.cli import run_view
 from serried.records import index
@@ -334,8 +334,7 @@ def _cluster(name: str | None) -> tuple[str, str]:
     if entry is None:
         raise UsageError(f"unknown cluster `{name}`", hint="`serried clusters` lists the clusters")
     traits = schedulers.traits(entry.scheduler)
-    if entry.login and config.resolve(None, (), {}, name, Path.cwd(), os.environ).is_elsewhere:
-        raise Elsewhere(name, f"`{name}` is another cluster than this machine's", names_cluster=True)
+    run_view.check_here(name)
     if not traits.is_this_machine and not traits.is_here(os.environ):
         message = f"cluster `{name}` cannot be queried here: {schedulers.absent(os.environ)}"
         raise UsageError(message, hint="run `serried queue` on its login node")

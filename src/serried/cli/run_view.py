@@ -135,8 +135,7 @@ def _find(word: str, own: Path | None) -> Selection:
     if clusters:
         from serried.remote import relay  # most machines are the login node themselves
 
-        for answer in relay.listings(clusters, word="" if is_last else name):
-            warn_of(answer)
+        warn_of(relay.listings(clusters, word="" if is_last else name))
     return index.find(word, own=own)
 
 
@@ -212,10 +211,20 @@ def warn_if_stale(statuses: Sequence[RunStatus]) -> None:
         console.warning(f"the scheduler does not answer; the states of live runs are from {age}{look}")
 
 
-def warn_of(answer: ClusterRuns) -> None:
-    """Say why what is known of another cluster's runs is not of now."""
-    if answer.problem:
-        console.warning(answer.problem.message, hint=answer.problem.hint)
+def warn_of(answers: Iterable[ClusterRuns]) -> None:
+    """Say once why what is known of other clusters' runs is not of now."""
+    problems = {answer.problem.message: answer.problem.hint for answer in answers if answer.problem}
+    if problems:
+        console.warning("; ".join(problems), hint="\n".join(dict.fromkeys(filter(None, problems.values()))))
+
+
+def check_here(name: str | None) -> None:
+    """Raise Elsewhere for a cluster whose own login node must answer."""
+    from serried import config  # readers of runs need none
+
+    has_login = any(each.login for each in _catalogue().clusters if each.name == name)
+    if has_login and config.resolve(None, (), {}, name, Path.cwd(), os.environ).is_elsewhere:
+        raise Elsewhere(name or "", f"`{name}` is another cluster than this machine's", names_cluster=True)
 
 
 def insist(statuses: Sequence[RunStatus]) -> None:

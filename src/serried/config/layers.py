@@ -1144,6 +1144,8 @@ class ClusterEntry(NamedTuple):
     is_retired: bool
     login: str | None = None
     """Its login node."""
+    is_shipped: bool = False
+    """No file of a user or of the site describes it."""
 
 
 class Catalogue(NamedTuple):
@@ -1173,7 +1175,8 @@ def catalogue(directory: Path, environ: Mapping[str, str]) -> Catalogue:
         strongest = next((origin.path for origin in reversed(origins) if origin.path), "shipped with Serried")
         is_retired = any(place[2:] == ("retired",) and setting.value for place, setting in settings.items())
         login = settings.get(("clusters", name, "login"))
-        entries.append(ClusterEntry(name, scheduler, strongest, is_retired, login.value if login else None))
+        is_shipped = not any(origin.path for origin in origins)
+        entries.append(ClusterEntry(name, scheduler, strongest, is_retired, login and login.value, is_shipped))
     return Catalogue(
         experiments=tuple(experiment_names(given)),
         clusters=tuple(entries),

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from serried.base import NamedTuple
-from serried.base.errors import Elsewhere, RunNotFoundError, SerriedError
+from serried.base.errors import Elsewhere, RunNotFoundError, SerriedError, UsageError
 from serried.base.files import make_directory, read_bytes, read_json, write_bytes, write_json
 from serried.base.text import seconds_of
 from serried.records.record import Record, RecordUnreadable, Submission, is_id, records_directory
@@ -387,7 +387,9 @@ class ClusterRuns(NamedTuple):
 
 
 def folder_of(cluster: str = "") -> Path:
-    """Where this machine keeps what it knows of a cluster."""
+    """Where this machine keeps what it knows of a cluster. Raises UsageError for what is not the name of a folder."""
+    if "/" in cluster or cluster.startswith("."):
+        raise UsageError(f"`{cluster}` is not the name of a cluster", hint="a name is a word without `/`")
     return state_directory(os.environ) / "remote" / cluster
 
 

@@ -174,7 +174,7 @@ class RemoteSession:
         return status & 0xFF if status >= 0 else 128 - status
 
     def _uncertain(self, cause: SerriedError | None) -> SubmissionUncertain:
-        hint = f"serried ps --cluster {self.cluster} shows the runs there"
+        hint = "serried ps shows the runs there"
         message = f"the connection to `{self.host}` is lost, and the command may continue there"
         if cause is None:
             message = f"the command was killed on `{self.host}`, and may have had an effect"

@@ -133,10 +133,10 @@ class Holder:
 
 
 def main(cluster: str, host: str) -> None:
-    login = link.last_login(cluster)
-    if login is None or login.host != host:
+    login = link.last_login(host)
+    if login is None:
         raise link.not_connected(cluster, host)
-    path = link.session_socket(cluster)
+    path = link.session_socket(host)
     path.unlink(missing_ok=True)
     aside = path.with_name(f"{path.name}.{os.getpid()}")
     with RemoteSession(cluster, host, connect=link.over_master) as session, socket.socket(socket.AF_UNIX) as listener:

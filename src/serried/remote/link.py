@@ -202,9 +202,8 @@ def connect(cluster: str, host: str, command: str) -> Link:
     Raises:
         NotConnected: there was no `serried login` yet, only that can connect, or the login node cannot be reached.
     """
-    _check(host)
-    login = last_login(cluster)
-    if login and login.host == host and login.mode == SESSION:
+    login = last_login(host)
+    if login and login.mode == SESSION:
         return _borrow(cluster, login)
     login, options = _way(cluster, host)
     return _start(cluster, login, options, command)
@@ -221,12 +220,11 @@ def on_terminal(cluster: str, host: str, command: str) -> tuple[str, ...]:
 
 def _way(cluster: str, host: str) -> tuple[Login, tuple[str, ...]]:
     """How commands reach the cluster now, and ssh's options for that."""
-    _check(host)
-    login = last_login(cluster)
-    if login is None or login.host != host:
+    login = last_login(host)
+    if login is None:
         raise not_connected(cluster, host)
     if login.mode == ONCE:
-        _admit(cluster)
+        _admit(cluster, host)
         return login, ("-o", "ControlPath=none", *_BATCH)
     if not _is_open(login):
         if not login.is_batch:
@@ -237,15 +235,15 @@ def _way(cluster: str, host: str) -> tuple[Login, tuple[str, ...]]:
 
 def over_master(cluster: str, host: str, command: str) -> Link:
     """As `connect`, over a master that runs: for the process that holds the one session."""
-    login = last_login(cluster)
+    login = last_login(host)
     if login is None or not _is_open(login):
         raise not_connected(cluster, host)
     return _start(cluster, login, (*_path(login), *_NO_CONNECTION), command)
 
 
-def session_socket(cluster: str) -> Path:
-    """Where the process that holds the one session of a cluster listens."""
-    name = hashlib.sha256(os.fsencode(_folder(cluster))).hexdigest()[:16]
+def session_socket(host: str) -> Path:
+    """Where the process that holds the one session on a host listens."""
+    name = hashlib.sha256(os.fsencode(_folder(host))).hexdigest()[:16]
     return _socket_folder() / f"{name}.session"
 
 
@@ -255,8 +253,8 @@ def _borrow(cluster: str, login: Login) -> Link:
         if not login.is_batch:
             raise not_connected(cluster, login.host)
         login = sign_in(cluster, login.host, keep_seconds=login.keep_seconds, may_prompt=False)
-    path, connection = session_socket(cluster), socket.socket(socket.AF_UNIX)
-    with _locked(cluster, "session.log") as log:
+    path, connection = session_socket(login.host), socket.socket(socket.AF_UNIX)
+    with _locked(login.host, "session.log") as log:
         if connection.connect_ex(str(path)) != 0:
             log.unlink(missing_ok=True)
             path.unlink(missing_ok=True)
@@ -287,10 +285,9 @@ def sign_in(cluster: str, host: str, *, keep_seconds: int = KEEP_SECONDS, may_pr
 
     Raises NotConnected.
     """
-    _check(host)
-    with _locked(cluster, "login.json"):  # the others then find the connection
-        before = last_login(cluster)
-        before = before if before and before.host == host else None
+    files.make_directory(index.folder_of(cluster))  # then `ps` asks it
+    with _locked(host, "login.json"):  # the others then find the connection
+        before = last_login(host)
         login = _new_login(host, keep_seconds, before)
         if before and before.mode == SESSION:
             _close(login)  # its session would be in the way
@@ -308,24 +305,24 @@ def sign_in(cluster: str, host: str, *, keep_seconds: int = KEEP_SECONDS, may_pr
                     if error.code == "no-master":  # after the login
                         why = "ssh cannot share a connection here, and logs in without a prompt"
                         login = login._replace(mode=ONCE, is_batch=True, why=why)
-                        _remember(cluster, login)
+                        _remember(login)
                         return login
                     if error.code == "login-refused":
-                        _remember(cluster, login)
+                        _remember(login)
                     if not may_prompt or error.code not in ("login-refused", "host-key-unknown"):
                         raise
                     node = _open(cluster, login, may_prompt=True)
         began = time.monotonic()
         mode, why = _probe(cluster, login)
         login = login._replace(mode=mode, why=why, node=node, answer_seconds=round(time.monotonic() - began, 1))
-        _remember(cluster, login)
+        _remember(login)
     return login
 
 
-def sign_out(cluster: str, host: str) -> bool:
+def sign_out(host: str) -> bool:
     """Close our own connection; whether there was one. One of the user's own configuration stays."""
-    login = last_login(cluster)
-    return login is not None and login.host == host and bool(login.control) and _close(login)
+    login = last_login(host)
+    return login is not None and bool(login.control) and _close(login)
 
 
 def check(cluster: str, host: str) -> Login:
@@ -344,15 +341,15 @@ def check(cluster: str, host: str) -> Login:
     return link.login._replace(node=node)
 
 
-def is_open(cluster: str, host: str) -> bool:
+def is_open(host: str) -> bool:
     """Whether a connection is open as far as this machine knows, which does not ask the network."""
-    login = last_login(cluster)
-    return login is not None and login.host == host and login.mode != ONCE and _is_open(login)
+    login = last_login(host)
+    return login is not None and login.mode != ONCE and _is_open(login)
 
 
-def last_login(cluster: str) -> Login | None:
-    """What the last login found out."""
-    document = files.read_json(_folder(cluster) / "login.json") or {}
+def last_login(host: str) -> Login | None:
+    """What the last login found out, for all clusters that have this host."""
+    document = files.read_json(_folder(host) / "login.json") or {}
     try:
         return Login(**document)
     except TypeError:  # of another version
@@ -361,13 +358,6 @@ def last_login(cluster: str) -> Login | None:
 
 def not_connected(cluster: str, host: str) -> NotConnected:
     return NotConnected(f"not connected to `{host}`", hint=f"serried login {cluster}", code="none")
-
-
-def _check(host: str) -> None:
-    if not host or host.startswith("-") or not host.isprintable() or any(map(str.isspace, host)):
-        raise UsageError(
-            f"`{host}` is not a host", hint="`login` in the profile is a host or an alias of ~/.ssh/config"
-        )
 
 
 def _program() -> str:
@@ -379,24 +369,27 @@ def _ssh(*words: str, timeout: float = ANSWER_SECONDS) -> shell.Result:
     return shell.run((_program(), *words), timeout=timeout, env=os.environ)
 
 
-def _folder(cluster: str) -> Path:
-    if "/" in cluster or cluster.startswith("."):
-        raise UsageError(f"`{cluster}` is not the name of a cluster", hint="a name is a word without `/`")
-    return index.folder_of(cluster)
+def _folder(host: str) -> Path:
+    """What this machine knows of the connection to a host. Raises UsageError for what is not a host."""
+    if not host or host.startswith(("-", ".")) or not host.isprintable() or any(map(str.isspace, host)):
+        raise UsageError(
+            f"`{host}` is not a host", hint="`login` in the profile is a host or an alias of ~/.ssh/config"
+        )
+    return index.folder_of() / ".hosts" / re.sub(r"[^\w@.-]", lambda match: f"%{ord(match[0]):x}", host)
 
 
-def _remember(cluster: str, login: Login) -> None:
-    files.make_directory(_folder(cluster))
-    files.write_json(_folder(cluster) / "login.json", login._asdict())
+def _remember(login: Login) -> None:
+    files.make_directory(_folder(login.host))
+    files.write_json(_folder(login.host) / "login.json", login._asdict())
 
 
 @contextlib.contextmanager
-def _locked(cluster: str, name: str) -> Iterator[Path]:
-    """A file of the cluster that no other process reads or writes meanwhile."""
-    files.make_directory(_folder(cluster))
-    held = locks.hold(_folder(cluster) / name, locks.ALONE)
+def _locked(host: str, name: str) -> Iterator[Path]:
+    """A file about the host that no other process reads or writes meanwhile."""
+    files.make_directory(_folder(host))
+    held = locks.hold(_folder(host) / name, locks.ALONE)
     try:
-        yield _folder(cluster) / name
+        yield _folder(host) / name
     finally:
         os.close(held)
 
@@ -469,7 +462,7 @@ def _hello() -> tuple[str, str]:
 
 def _open(cluster: str, login: Login, *, may_prompt: bool) -> str:
     """Log in, and leave a master behind if ssh can. Returns the name of the login node."""
-    _admit(cluster, by_hand=may_prompt)
+    _admit(cluster, login.host, by_hand=may_prompt)
     settings = dict(line.partition(" ")[::2] for line in _ssh("-G", login.host).stdout.splitlines())
     options = [*_path(login), "-o", "ControlMaster=auto"]
     if login.control or settings.get("controlpersist") == "no":
@@ -490,7 +483,7 @@ def _open(cluster: str, login: Login, *, may_prompt: bool) -> str:
         finally:
             link.kill()
     error = link.explain(is_batch=not may_prompt)
-    with _locked(cluster, "connections") as path:
+    with _locked(login.host, "connections") as path:
         _write_event(path, "accepted" if node else "refused" if error.code == "login-refused" else "failed")
     if node is None:
         raise error
@@ -523,11 +516,11 @@ def _node_of(cluster: str, login: Login) -> str | None:
         link.kill()
 
 
-def _admit(cluster: str, *, by_hand: bool = False) -> None:
+def _admit(cluster: str, host: str, *, by_hand: bool = False) -> None:
     """Count a new connection, and wait if the last one is too recent. Raises NotConnected beyond the budget."""
     end = now() + PAUSE_SECONDS + 1
     while True:
-        with _locked(cluster, "connections") as path:
+        with _locked(host, "connections") as path:
             pause = 0 if by_hand else _pause(cluster, _events(path))
             if pause <= 0:
                 _write_event(path, "opened")

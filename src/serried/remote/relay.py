@@ -134,12 +134,15 @@ def _say(line: str) -> None:
 
 def login_of(cluster: str) -> str:
     """The host, or alias of `~/.ssh/config`, that the cluster's profile names. Raises UsageError without one."""
-    known = {one.name: one.login for one in config.catalogue(Path.cwd(), os.environ).clusters}
-    host = known.get(cluster)
+    host = _hosts().get(cluster)
     if not host:
         hint = f'`login = "HOST"` under `[clusters.{cluster}]` in ~/.config/serried/config.toml'
         raise UsageError(f"cluster `{cluster}` has no login node in its profile", hint=hint)
-    return str(host)
+    return host
+
+
+def _hosts() -> dict[str, str]:
+    return {each.name: each.login for each in config.catalogue(Path.cwd(), os.environ).clusters if each.login}
 
 
 def _environment(error: Elsewhere) -> dict[str, str]:
@@ -160,18 +163,23 @@ def _environment(error: Elsewhere) -> dict[str, str]:
 def listings(clusters: Sequence[str], most: int = _REMEMBERED, word: str = "") -> list[ClusterRuns]:
     """The runs of each cluster: as it answers now, or within two seconds, else as it answered last.
 
+    Clusters that the settings name no more are left out.
     With `word`, the older ones are those whose id, name or experiment begins so.
     """
-    answers = {cluster: index.last_answer(cluster) for cluster in clusters}
+    try:
+        hosts = _hosts()
+    except SerriedError as error:
+        return [index.last_answer(cluster)._replace(problem=error) for cluster in clusters]
+    answers = {cluster: index.last_answer(cluster) for cluster in clusters if cluster in hosts}
 
     def ask(cluster: str) -> None:
         try:
-            with session_with(cluster) as session:
+            with RemoteSession(cluster, hosts[cluster]) as session:
                 answers[cluster] = _ask(session, max(most, _REMEMBERED), _GLANCE_SECONDS, word)
         except SerriedError as error:
             answers[cluster] = answers[cluster]._replace(problem=error)
 
-    threads = {cluster: threading.Thread(target=ask, args=(cluster,), daemon=True) for cluster in clusters}
+    threads = {cluster: threading.Thread(target=ask, args=(cluster,), daemon=True) for cluster in answers}
     for thread in threads.values():
         thread.start()
     deadline = time.monotonic() + _GLANCE_SECONDS
@@ -181,7 +189,7 @@ def listings(clusters: Sequence[str], most: int = _REMEMBERED, word: str = "") -
         if thread.is_alive():
             late = NotConnected(f"`{cluster}` has not answered within {_GLANCE_SECONDS:.0f} seconds")
             answers[cluster] = answers[cluster]._replace(problem=late)
-    return [answers[cluster] for cluster in clusters]
+    return [*answers.values()]
 
 
 def _ask(session: RemoteSession, most: int, seconds: float, word: str = "") -> ClusterRuns:

@@ -14,6 +14,7 @@ from serried.base import NamedTuple
 from serried.base.errors import Elsewhere, UsageError, did_you_mean
 from serried.base.text import counted, iso
 from serried.config import shell_words, toml, values
+from serried.records import index
 from serried.records.record import new_id
 from serried.schema import command_lines, layout, names
 from serried.schema.plan import After, Allocation, Array, Plan, Search, Sweep
@@ -105,7 +106,8 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
         array: Array | None = Array(tuple(range(len(trials))), at_once, draws=bool(request.sweep.workers))
     else:
         array, each = _array(request, resolved.experiment.array or script_array, each)
-    plan = make_plan(resolved, run_id=new_id(), created=iso(time.time()), array=array, name=request.name)
+    with _hint_at_clusters(resolved, directory, environ):
+        plan = make_plan(resolved, run_id=new_id(), created=iso(time.time()), array=array, name=request.name)
     plan = _with_parameters(plan, request.parameters)
     if request.sweep:
         plan = _with_sweep(plan, request.sweep.with_source(resolved.experiment.metric))
@@ -120,6 +122,19 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
         plan = plan._replace(resume=beginning.resume)
         resolved = resolved._replace(warnings=(*resolved.warnings, *beginning.warnings))
     return _behind(Decided(plan, resolved, each, trials), request, among)
+
+
+@contextlib.contextmanager
+def _hint_at_clusters(resolved: config.Resolved, directory: Path, environ: Mapping[str, str]) -> Iterator[None]:
+    """If this machine cannot run it, name the clusters that the user has described or logged in to."""
+    try:
+        yield
+    except UsageError as error:
+        found, used = config.catalogue(directory, environ).clusters, index.clusters()
+        known = [each.name for each in found if each.login and (each.name in used or not each.is_shipped)]
+        if known and resolved.cluster.site.is_this_machine:
+            error.hint = f"{error.hint or ''}\non a cluster: serried submit --cluster {' or '.join(known)}".strip()
+        raise
 
 
 def check_here(resolved: config.Resolved, environ: Mapping[str, str], data: tuple[str, ...] = ()) -> None:
