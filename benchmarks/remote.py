@@ -2,6 +2,9 @@
 
 The login node is an sshd of the tests, in namespaces of its own, with the lab's Slurm behind it. The line is a proxy
 that delays and slows what passes. Needs root, openssh-server and rsync.
+
+NeMo-Run takes part if NEMO_RUN names a Python that has it (0.11.1 needs leptonai==0.26.9). `--quick` measures `submit`
+and `ps` alone, and keeps nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +39,17 @@ ROUNDS = 9
 LINES, SKIPPED = 40, 5
 MEGABYTES = 100
 UNCHANGED = 10_000
+NEMO_RUN = """
+import sys, nemo_run as run
+port, key, folder, conf = sys.argv[1:]
+there = {"host": "127.0.0.1", "port": int(port), "user": "ada", "identity": key, "job_dir": folder}
+tunnel = run.SSHTunnel(**there, pre_command=f"export SLURM_CONF={conf}")
+slurm = run.SlurmExecutor(account="x", partition="lab", time="00:05:00", tunnel=tunnel)
+slurm.packager = run.GitArchivePackager()
+with run.Experiment("bench", executor=slurm) as experiment:
+    experiment.add(run.Script(inline="true"), name="true", executor=slurm)
+    experiment.run(detach=True)
+"""
 COMMAND = ("--ranks", "1", "--time", "5m", "--", "python3", "-c", "pass")
 
 
@@ -120,6 +134,13 @@ class Both:
     def ssh(self, command: str) -> float:
         return seconds([self.far.ssh, *self.control, HOST, f"bash -lc {shlex.quote(command)}"])
 
+    def nemo_run(self) -> float:
+        conf, home = self.here.slurm.variables["SLURM_CONF"], self.here.folder / "home"
+        argv = [os.environ["NEMO_RUN"], "-c", NEMO_RUN, str(self.line.port), self.far.key, home / "nemo", conf]
+        path = f"{self.far.ssh.parent}:{self.env['PATH']}"  # its rsync starts an ssh of its own
+        env = {**self.env, "PATH": path, "NEMORUN_HOME": str(self.here.folder / "nemo")}
+        return seconds(argv, env=env, cwd=self.here.project)
+
     def by_hand(self) -> float:
         """What people do without a tool: copy the project, and submit over there."""
         shell = " ".join(map(str, (self.far.ssh, *self.control)))
@@ -137,6 +158,8 @@ def both() -> Iterator[Both]:
             line = Line(far.port)
             for path in (far.ssh_config, far.ssh_config.with_name("known_hosts")):
                 path.write_text(path.read_text().replace(str(far.port), str(line.port)))
+            with far.ssh_config.open("a") as config:  # for those who name the address
+                config.write(f'Host 127.0.0.1\n  UserKnownHostsFile "{far.ssh_config.with_name("known_hosts")}"\n')
             yield Both(here, far, line)
 
 
@@ -157,8 +180,11 @@ def commands(line: Both) -> list[Figure]:
         "ps there": partial(line.typed_there, "ps"),
         "squeue": partial(line.ssh, "squeue --me"),
     }
+    if "NEMO_RUN" in os.environ:
+        contenders["NeMo-Run"] = line.nemo_run
     took = alternate(contenders, ROUNDS)
-    by_hand = f"; `rsync -a` and `ssh {HOST} sbatch`: {took['by hand']}"
+    nemo = f"; NeMo-Run, whose tunnel logs in twice: {took['NeMo-Run']}" if "NeMo-Run" in took else ""
+    by_hand = f"; `rsync -a` and `ssh {HOST} sbatch`: {took['by hand']}{nemo}"
     squeue = f"; `ssh {HOST} squeue`: {took['squeue']}"
     return [
         extra("`serried submit`, a project of 40 files", took["submit here"], took["submit there"], by_hand, most=1.5),
