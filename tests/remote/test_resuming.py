@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from local_shell import LocalLink, LoginNode
 
-from serried.base.errors import NotConnected, SubmissionUncertain
+from serried.base.errors import Elsewhere, NotConnected, SubmissionUncertain
+from serried.remote import relay
 from serried.remote.client import RemoteRequest, RemoteSession
 from waiting import until
 
@@ -115,6 +116,15 @@ def test_a_cut_does_not_shorten_what_a_command_reads(home, laptop, tmp_path):
     with (tmp_path / "input").open("rb") as stdin:
         assert run(node, laptop, "wc -c", stdin) == (0, "250000\n")
     assert len(node.links) == 2
+
+
+def test_a_command_that_was_not_sent_says_that_nothing_was_started(home, laptop, monkeypatch):
+    node = CutNode(home, received=10)
+    monkeypatch.setattr(relay, "session_with", lambda _cluster: session(node, laptop))
+    with pytest.raises(NotConnected) as raised:
+        relay.relay(Elsewhere("fir", "it is there"), ("stop", "k3f9q2"), "changes", b"")
+    assert (raised.value.message, raised.value.exit_code) == ("no connection; nothing was started there", 4)
+    assert len(node.links) == 1
 
 
 def test_a_command_that_was_killed_over_there_is_uncertain(home, laptop):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 
 import pytest
 
@@ -111,7 +113,7 @@ def test_a_full_quota_is_named_and_leaves_nothing(limit, signed_in):
     assert (far.home / "left").read_text() == ""
 
 
-def test_another_login_node_of_the_same_home_goes_on_with_a_request(make_sshd, clock, laptop):  # noqa: ARG001
+def test_another_login_node_of_the_same_home_goes_on_with_a_request_and_passes_ctrl_c_on(make_sshd, clock, laptop):  # noqa: ARG001
     first = make_sshd("fir1")
     second = make_sshd("fir2", home=first.home)
     for host in ("fir1", "fir2"):
@@ -122,13 +124,16 @@ def test_another_login_node_of_the_same_home_goes_on_with_a_request(make_sshd, c
         host = next(hosts)
         return link.connect(host, host, command)
 
-    def cut(part):
+    def on_output(part):
         if b"begun" in part:
             first.cut()
             (first.home / "release").touch()
+        if b"again" in part:
+            os.kill(os.getpid(), signal.SIGINT)
 
-    line = 'uname -n; echo begun; until [ -e "$HOME/release" ]; do sleep 0.1; done; uname -n'
+    wait = 'until [ -e "$HOME/release" ]; do sleep 0.1; done'
+    line = f"trap 'uname -n; exit 7' INT; echo begun; {wait}; echo again; while :; do sleep 0.1; done"
     with RemoteSession("fir", "fir", connect=connect, environ=laptop, pause=lambda _seconds: None) as session:
-        done = call(session, line, changes=True, on_output=cut)
-    assert (done, list(hosts)) == ((0, "fir1-login1\nbegun\nfir1-login1\n"), [])
+        done = call(session, line, changes=True, on_output=on_output)
+    assert (done, list(hosts)) == ((7, "begun\nagain\nfir1-login1\n"), [])
     assert second.connections > 0

@@ -58,7 +58,7 @@ def relay(
     if across == "repeats":
         error.variables = secrets_in(Path.cwd(), error.cluster, os.environ)
     terminals = [stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)]
-    with session_with(error.cluster) as session:
+    with _session(error.cluster, across) as session:
         directory = None
         if error.names_cluster:
             from serried.remote import project  # for commands that read settings
@@ -88,6 +88,18 @@ def relay(
             with contextlib.suppress(SerriedError):  # the next list asks again
                 _ask(session, _REMEMBERED, _GLANCE_SECONDS)
     return status
+
+
+@contextlib.contextmanager
+def _session(cluster: str, across: str) -> Iterator[RemoteSession]:
+    """Once a request that changes something was sent, its session never raises NotConnected."""
+    try:
+        with session_with(cluster) as session:
+            yield session
+    except NotConnected as lost:
+        if across != "reads" and lost.code != "none":
+            lost.message += "; nothing was started there"
+        raise
 
 
 @contextlib.contextmanager

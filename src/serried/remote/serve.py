@@ -52,7 +52,7 @@ MOST_BACKLOG = 4 << 20
 KEPT_SECONDS = 7 * 86400
 TAKEN_SECONDS = 600
 """A terminal takes its request within these."""
-BEAT_SECONDS = 10
+BEAT_SECONDS, LISTEN_SECONDS = 10, 2
 LOST_SECONDS = 60
 """A keeper on another login node without a sign of life for so long has died."""
 POLL_SECONDS, LONGEST_POLL_SECONDS = 0.02, 0.25
@@ -359,9 +359,11 @@ class KeptRequest:
 
     def send_signal(self, number: int) -> None:
         keeper = files.read_json(self.folder / "keeper") or {}
-        is_here = keeper.get("host") == socket.gethostname()
-        if is_here and "child" in keeper and Process(keeper["pid"], keeper["started"]).is_alive:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
+        with contextlib.suppress(OSError):
+            if keeper.get("host") != socket.gethostname():
+                with (self.folder / "signals").open("a") as signals:
+                    signals.write(f"{number}\n")
+            elif "child" in keeper and Process(keeper["pid"], keeper["started"]).is_alive:
                 os.killpg(keeper["child"], number)
 
 
@@ -385,6 +387,7 @@ def keep(folder: Path, request: dict[str, Any], base: Path) -> int:
         me = {"host": socket.gethostname(), **myself()._asdict()}
         files.write_json(folder / "keeper", me)
         files.write_reserve(folder / "reserve")
+        (folder / "signals").touch()  # of other login nodes: NFS looks at the server when an existing file is opened
         os.write(spool, frames.encode(0, frames.OUTPUT))  # the laptop then knows that it was started
         child = RequestProcess(lambda: _work(request, base), os.dup(0))
     except OSError as error:
@@ -397,13 +400,20 @@ def keep(folder: Path, request: dict[str, Any], base: Path) -> int:
     os.set_blocking(writes, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(writes)
+    beat_at, passed_on = 0.0, 0
     while not child.has_ended:
-        ready = select.select([reads, *child.streams], [], [], BEAT_SECONDS)[0]
+        ready = select.select([reads, *child.streams], [], [], LISTEN_SECONDS)[0]
         if reads in ready:
             os.read(reads, frames.CHUNK)
         _append(spool, child.read(0), folder)
+        with contextlib.suppress(OSError, ValueError):
+            for number in map(int, (folder / "signals").read_text().split()[passed_on:]):
+                passed_on += 1
+                child.send_signal(number)
         with contextlib.suppress(OSError):
-            os.utime(folder / "keeper")
+            if time.monotonic() > beat_at + BEAT_SECONDS:
+                beat_at = time.monotonic()
+                os.utime(folder / "keeper")
     (folder / "reserve").unlink(missing_ok=True)
     return 0
 

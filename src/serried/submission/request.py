@@ -275,6 +275,8 @@ def _together(elsewhere: Sequence[Elsewhere], here: Sequence[str]) -> Elsewhere:
         hint = "submit the experiments of each cluster in a command of their own, or pass --cluster NAME"
         raise UsageError(f"the experiments are for `{first.cluster}` and `{min(others)}`", hint=hint)
     first.variables = _merged(each.variables for each in elsewhere)
+    if first.data is not None:
+        first.data = tuple(dict.fromkeys(path for each in elsewhere for path in each.data or ()))
     first.data = tuple(dict.fromkeys(path for each in elsewhere for path in each.data or ()))
     return first
 
