@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import threading
@@ -11,12 +12,15 @@ from pathlib import Path
 import pytest
 
 from building import CREATED
+from serried.base.errors import NotConnected
 from serried.base.files import Journal, read_json, write_json
+from serried.cli import fetch as fetch_command
 from serried.records import outputs
 from serried.records.index import Selection
 from serried.records.record import Record
 from serried.schema.plan import Data
 from serried.submission import fetch, script
+from serried.submission.fetch import Report
 
 ODD = "a b\n$(x) {data} 'ü"
 
@@ -393,3 +397,69 @@ def test_many_files_come_at_once_where_each_takes_its_time(tmp_path, monkeypatch
     assert (len(report.copied), report.kept, report.problems) == (40, ["file_0"], {})
     assert tree(target) == tree(source)
     assert max(most) == fetch.THREADS
+
+
+def test_while_a_run_writes_nothing_is_copied_that_is_half_written(run, tmp_path):
+    results, saved = run.where.results, run.where.checkpoints
+    texts = {"log.csv": "1,2\n3", "table.tsv": "1", "out.tfevents.1": "abc", "model.tmp": "x", "model.bin": "x"}
+    for name, text in texts.items():
+        (results / name).write_text(text)
+    fill(saved, **{"step-2__shard": "x"})
+    for torn in (results / "torn.pt", saved / "step-2/a.pt"):
+        torn.write_bytes(b"PK\x03\x04 and so on")
+    selection, settled, seen = Selection(run.record), fetch.SettledFiles(), []
+    for _ in range(2):
+        found = fetch.find_files(selection, ("*", "checkpoints/*"), tmp_path / "to")
+        entries = settled.of(fetch.while_it_runs(found.entries))
+        report = fetch.copy(entries, tmp_path / "to", force=False, observe=lambda _: None)
+        fetch.note_fetched(selection, found, report, tmp_path / "to")
+        seen.append(sorted(report.copied))
+        (results / "model.bin").write_text(f"y{len(seen)}")
+    assert seen == [
+        ["go", "log.csv", "out.tfevents.1"],
+        ["a", ODD, "checkpoints/epoch_1", "samples/1", "samples/2", "tool"],
+    ]
+    assert (tmp_path / "to/log.csv").read_text() == "1,2\n"
+    (results / "log.csv").write_text("1,2\n3,4\n")
+    found = fetch.find_files(selection, ("*.csv",), tmp_path / "to")
+    assert fetch.copy(found.entries, tmp_path / "to", force=False, observe=lambda _: None).copied == ["log.csv"]
+
+
+class Looks:
+    """Answers of a run that is followed: an exception, or the names of files that are there then."""
+
+    def __init__(self, root, *answers):
+        self.root, self.answers, self.waits = root, list(answers), []
+
+    def __call__(self, seconds):
+        self.waits.append(seconds)
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        for name in answer or ():
+            (self.root / name).write_text(f"{name}\n")
+        entries = fetch.while_it_runs(fetch.list_entries(self.root, ["*"], lambda _: None))
+        copy = functools.partial(fetch.copy, target=self.root.with_name("to"))
+        return fetch_command._Look(answer is None, entries, copy, lambda _: None)
+
+
+def test_a_run_is_followed_to_its_end_across_a_connection_that_breaks(tmp_path, monkeypatch, capsys):
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(fetch_command.time, "sleep", lambda _: None)
+    looks = Looks(tmp_path / "run", ["a.csv"], NotConnected("dead"), ["b.csv"], [], None)
+    followed = fetch_command.FollowedCopy(tmp_path / "to", force=False)
+    followed.until_the_end(looks)
+    assert (looks.waits, followed.copied) == ([0.0, 30.0, 30.0, 30.0, 30.0], {"a.csv": 6, "b.csv": 6})
+    report = Report(copied=["c"], bytes=1, there=[None] * 3)
+    assert [fetch_command._has_failed(followed, report, state) for state in ("FAILED", "COMPLETED")] == [True, False]
+    looks = Looks(tmp_path / "run", NotConnected("log in again", code="login-refused"))
+    with pytest.raises(NotConnected):
+        followed.until_the_end(looks)
+    looks = Looks(tmp_path / "run", *[NotConnected("dead")] * 20)
+    with pytest.raises(NotConnected):
+        followed.until_the_end(looks)
+    looks = Looks(tmp_path / "run", ["d.csv"], KeyboardInterrupt())
+    with pytest.raises(SystemExit) as ended:
+        followed.until_the_end(looks)
+    assert ended.value.code == 130
+    assert f"stopped copying: 3 files, 18 B in `{tmp_path}/to`" in " ".join(capsys.readouterr().err.split())

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sshd import Sshd, at_terminal
 
-from command_line import here
+from command_line import here, start
 from serried.lab.lab import Lab
 from serried.records import index
 from serried.remote import link
@@ -151,3 +151,31 @@ def test_data_of_the_project_is_where_the_program_expects_it(project: Path) -> N
     (project / "data/raw/x").write_text("five")
     assert here("rerun", "last", "--new-code", "--wait").returncode == 0
     assert "five 0o40500" in here("logs", "last").stdout
+
+
+@pytest.mark.usefixtures("fir")
+def test_results_come_while_the_program_writes_them(
+    project: Path, tmp_path: Path, wait_until: Callable[..., object]
+) -> None:
+    (project / "train.py").write_text(
+        "import os, sys, time\n"
+        "with open('log.csv', 'w') as log:\n"
+        "    print('epoch,loss\\n1,', end='', file=log, flush=True)\n"
+        "    open('log.ready.tmp', 'w')\n"
+        "    while not os.path.exists(sys.argv[1]): time.sleep(0.05)\n"
+        "    print('0.5', file=log)\n"
+        "open('model.bin', 'w').write('x')\n"
+    )
+    go = tmp_path / "go"
+    words = ("submit", "--cluster", "beech", "--time", "5m", "--", "/usr/bin/python3", "train.py", str(go))
+    run = here(*words).stdout.strip()
+    listing = ("fetch", run, "--to", str(tmp_path / "x"), "--dry-run", "--json")
+    wait_until(lambda: "log.ready.tmp" in here(*listing).stdout)
+    following = start("fetch", run, "-f", "--to", "results", "--json", directory=project, environ=os.environ)
+    wait_until((project / "results/log.csv").exists)
+    assert (project / "results/log.csv").read_text() == "epoch,loss\n"
+    go.touch()
+    out, err = following.communicate(600)
+    assert following.returncode == 0, err
+    assert json.loads(out)["copied"] == ["log.csv", "log.ready.tmp", "model.bin"]
+    assert (project / "results/log.csv").read_text() == "epoch,loss\n1,0.5\n"

@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
 
-from serried.base.errors import Elsewhere, SerriedError, UsageError, reason
+from serried.base import NamedTuple
+from serried.base.errors import Elsewhere, NotConnected, SerriedError, UsageError, reason
 from serried.base.text import counted, spell
 from serried.cli import run_view
 from serried.records import outputs
 from serried.records.index import LAST, Selection
 from serried.records.outputs import MissingOutputs
-from serried.records.status import statuses_of
+from serried.records.status import is_over, never_starts, statuses_of, wait
+from serried.schema.names import COMPLETED
 from serried.submission import fetch
 from serried.submission.fetch import FetchEntry, FetchMatches, Recovery, Report
 from serried.views import console
@@ -31,11 +34,19 @@ _NAMED = 5
 @click.option(
     "--to", "target", metavar="DIR", type=Path, help="Copy results and outputs there.  [with a PATTERN: here]"
 )
+@click.option("-f", "--follow", is_flag=True, help="Copy while RUN writes, until it has ended.")
 @click.option("--force", is_flag=True, help="Overwrite different files in DIR.")
 @click.option("--dry-run", is_flag=True, help="Print what would be copied and copy nothing.")
 @run_view.as_json
 def command(
-    *, run: str, patterns: tuple[str, ...], target: Path | None, force: bool, dry_run: bool, as_json: bool
+    *,
+    run: str,
+    patterns: tuple[str, ...],
+    target: Path | None,
+    follow: bool,
+    force: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     r"""Copy the results and outputs of RUN to a folder, and recover files that stayed on its nodes.
 
@@ -44,25 +55,131 @@ def command(
     serried fetch last --to .                   and copy results and outputs here
     serried fetch last '*.csv' 'runs/**'        copy some of them to this folder
     serried fetch last checkpoints --to kept    copy its checkpoints
+    serried fetch last --to . --follow          copy while it trains
 
     Outputs are files that RUN wrote by relative paths; the copies keep these paths. PATTERN names
     results and outputs, or begins with `checkpoints/`. Existing equal files are not copied again, and an
-    interrupted copy is resumed. The exit code is 1 if a file is still missing at the end.
+    interrupted copy is resumed. The exit code is 1 if a file is still missing at the end, or if a run that
+    was followed did not complete.
     """
     target = target or (Path() if patterns else None)
+    how = {"force": force, "dry_run": dry_run, "as_json": as_json}
+    if follow and (dry_run or target is None):
+        raise UsageError("`--follow` copies to a folder", hint="`--to DIR`, without `--dry-run`")
+    followed = FollowedCopy(target.expanduser(), force=force) if follow and target else None
     try:
         selection = run_view.select(run, own=True)
     except Elsewhere as elsewhere:
         if target is None:  # its cluster recovers them
             raise
         run = run.replace(LAST, elsewhere.run, 1) if elsewhere.run else run
-        _from_cluster(elsewhere, run, patterns, target, force=force, dry_run=dry_run, as_json=as_json)
+        _from_cluster(elsewhere, run, patterns, target, followed, **how)
     else:
-        _from_here(selection, patterns, target, force=force, dry_run=dry_run, as_json=as_json)
+        if followed:
+            followed.until_the_end(functools.partial(_look_here, selection, patterns, followed.target))
+        _from_here(selection, patterns, target, followed, **how)
+
+
+_EVERY_SECONDS = 30.0
+"""Between two looks at a run that is followed; its end is seen at once."""
+_LOST_LOOKS = 20
+"""Looks in turn without a connection, before a command gives up."""
+
+
+class FollowedCopy:
+    """The copies while a run writes. The last copy, after its end, is that of any fetch."""
+
+    def __init__(self, target: Path, *, force: bool) -> None:
+        self.target, self._force, self._settled = target, force, fetch.SettledFiles()
+        self.copied: dict[str, int] = {}
+        """Bytes by path."""
+
+    def until_the_end(self, look: Callable[[float], _Look]) -> None:
+        """Copy what each `look` finds, which waits for the end so many seconds. Ctrl-C ends the command."""
+        lost, seconds, is_over = 0, 0.0, False
+        try:
+            with console.status_line("looking") as line:
+                while not is_over:
+                    try:
+                        is_over, entries, copy, note = look(seconds)
+                        if not is_over:
+                            self._copy(self._settled.of(entries), copy, note, line)
+                        lost = 0
+                    except NotConnected as error:
+                        lost += 1
+                        if lost == _LOST_LOOKS or error.code in ("none", "login-refused"):
+                            raise
+                        line.update(f"{error.message}; connecting again")
+                        time.sleep(_EVERY_SECONDS)
+                        continue
+                    seconds = _EVERY_SECONDS
+                    line.update(f"{self}; following the run")
+        except KeyboardInterrupt:
+            console.say()
+            console.note(f"stopped copying: {self} in `{self.target}`; the same command continues, and so does the run")
+            raise SystemExit(130) from None
+
+    def __str__(self) -> str:
+        return f"{counted(len(self.copied), 'file')}, {spell(sum(self.copied.values()))}"
+
+    def _copy(
+        self,
+        entries: Sequence[FetchEntry],
+        copy: Callable[..., Report],
+        note: Callable[[Report], None],
+        line: console.MovingLine,
+    ) -> None:
+        is_new, done = not self.target.is_dir() or not any(self.target.iterdir()), 0
+
+        def observe(count: int) -> None:
+            nonlocal done
+            done += count
+            line.update(f"{self}; copying: {spell(done)}")
+
+        report = copy(entries, force=self._force, observe=observe)
+        sizes = {entry.path: entry.bytes for entry in report.there}
+        self.copied |= {path: sizes[path] for path in report.copied}
+        if report.copied:
+            console.say(f"copied {counted(len(report.copied), 'file')}, {spell(report.bytes)}: {_named(report.copied)}")
+        _remember(note, self.target, self.target, report, is_new=is_new)
+
+
+def _has_failed(followed: FollowedCopy | None, report: Report, state: str) -> bool:
+    """Whether a run that was followed did not complete. The report of the last copy becomes that of all."""
+    if followed is None:
+        return False
+    report.bytes += sum(size for path, size in followed.copied.items() if path not in report.copied)
+    report.copied = sorted({*report.copied, *followed.copied})
+    report.same = max(0, len(report.there) - len(report.copied))
+    console.say(f"the run has ended: {state}")
+    return state != COMPLETED
+
+
+class _Look(NamedTuple):
+    is_over: bool
+    entries: Sequence[FetchEntry]
+    copy: Callable[..., Report]
+    note: Callable[[Report], None]
+
+
+def _look_here(selection: Selection, patterns: tuple[str, ...], folder: Path, seconds: float) -> _Look:
+    status, found = wait([selection], timeout=seconds)[0], FetchMatches([], {})
+    with contextlib.suppress(UsageError):  # nothing yet
+        found = fetch.find_files(selection, patterns, folder)
+    copy = functools.partial(fetch.copy, target=folder)
+    note = functools.partial(fetch.note_fetched, selection, found, target=folder)
+    return _Look(is_over(status) or never_starts(status), fetch.while_it_runs(found.entries), copy, note)
 
 
 def _from_here(
-    selection: Selection, patterns: tuple[str, ...], target: Path | None, *, force: bool, dry_run: bool, as_json: bool
+    selection: Selection,
+    patterns: tuple[str, ...],
+    target: Path | None,
+    followed: FollowedCopy | None,
+    *,
+    force: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Recover files from nodes, and copy results and outputs of a run of this machine's cluster."""
     status = statuses_of([selection])[0]
@@ -76,6 +193,7 @@ def _from_here(
         found = fetch.find_files(selection, patterns, target.expanduser())
         is_new = not target.expanduser().is_dir() or not any(target.expanduser().iterdir())
         report = _copy(found, target, force=force, dry_run=dry_run)
+    has_failed = _has_failed(followed, report, status.state)
     if as_json:
         nodes = []
         for missing, result in zip(lacking, results):
@@ -98,7 +216,7 @@ def _from_here(
         _remember(note, folder, project, report, is_new=is_new)
     run_view.insist([status])
     is_missing = any(result.problem for result in results) and not dry_run
-    if is_missing or report.kept or report.problems:
+    if has_failed or is_missing or report.kept or report.problems:
         raise SystemExit(1)
 
 
@@ -111,6 +229,7 @@ def _from_cluster(
     run: str,
     patterns: tuple[str, ...],
     target: Path,
+    followed: FollowedCopy | None,
     *,
     force: bool,
     dry_run: bool,
@@ -123,6 +242,14 @@ def _from_cluster(
     folder, answer, is_missing = target.expanduser(), bytearray(), False
     is_new = not folder.is_dir() or not any(folder.iterdir())
     with relay.session_with(elsewhere.cluster) as session:
+
+        def look(seconds: float) -> _Look:
+            listed = ListedFiles(session, run, patterns, folder, seconds)
+            copy = functools.partial(listed.copy, dry_run=False)
+            return _Look(listed.facts["is_over"], listed.entries, copy, listed.note)
+
+        if followed:
+            followed.until_the_end(look)
         listed = ListedFiles(session, run, patterns, folder)
         if not listed.facts["has_ended"]:
             _warn_of_more(listed.facts["run"])
@@ -132,7 +259,8 @@ def _from_cluster(
             is_missing = status != 0
             listed = ListedFiles(session, run, patterns, folder)
         with _progress(listed.entries) as observe:
-            report = listed.copy(force=force, dry_run=dry_run, observe=observe)
+            report = listed.copy(listed.entries, force=force, dry_run=dry_run, observe=observe)
+        has_failed = _has_failed(followed, report, listed.facts["state"])
         if as_json:
             nodes = json.loads(answer)["nodes"] if answer else []
             to = {"to": str(target), **report.to_json()}
@@ -141,7 +269,7 @@ def _from_cluster(
             _print_report(report, target, dry_run=dry_run)
         if not dry_run:
             _remember(listed.note, folder, folder, report, is_new=is_new)
-    if is_missing or report.kept or report.problems:
+    if has_failed or is_missing or report.kept or report.problems:
         raise SystemExit(1)
 
 

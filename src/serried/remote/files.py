@@ -16,6 +16,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -26,10 +27,11 @@ from serried.base import copy as fs_copy
 from serried.base.errors import NotConnected, SerriedError, UsageError, reason
 from serried.base.files import open_regular
 from serried.records import index, outputs
-from serried.records.status import statuses_of
+from serried.records.status import is_over, never_starts, statuses_of, wait
 from serried.remote import project
 from serried.remote.client import RemoteSession
 from serried.schema.layout import project_folder, sent_tree
+from serried.schema.outputs import is_append_only
 from serried.submission import fetch as local
 from serried.submission.fetch import COPIED, EQUAL_SIZE, KEPT, SAME, FetchEntry, Outcome, Report
 from serried.submission.reconcile import find_out
@@ -44,32 +46,42 @@ _WRONG = (ValueError, LookupError, TypeError, OverflowError, RecursionError, zli
 WORTH = 0.9
 """Data that does not become smaller than this share of its size stays as it is, with the rest of its file."""
 TRIES = 3
+ANSWER_SECONDS = 60
 
 
 class ListedFiles:
     """The files of a run over there that match the patterns, and the way to copy them."""
 
-    def __init__(self, session: RemoteSession, run: str, patterns: Sequence[str], target: Path) -> None:
-        """Raises SerriedError; UsageError if no file matches, and nodes have none either."""
+    def __init__(
+        self, session: RemoteSession, run: str, patterns: Sequence[str], target: Path, seconds: float | None = None
+    ) -> None:
+        """With `seconds`, wait so long for the run's end, and list what is useful before that.
+
+        Raises SerriedError; UsageError if no file matches, and nodes have none either.
+        """
         self._session, self._target, listing = session, target, bytearray()
         within = project.place_of(target.absolute(), os.environ)
         self._place = {"run": run, "patterns": list(patterns), "within": within}
-        self.facts = session.ask("matches", self._place, on_data=listing.extend)
-        """`run`, `has_ended`, and how many nodes keep files that are `missing`."""
+        wait = {} if seconds is None else {"seconds": seconds}
+        limit = None if seconds is None else seconds + ANSWER_SECONDS
+        self.facts = session.ask("matches", {**self._place, **wait}, on_data=listing.extend, seconds=limit)
+        """`run`, its `state`, `has_ended`, `is_over` if waiting is useless, and how many nodes keep `missing` files."""
         try:
             self.entries = [
                 FetchEntry(
-                    str(path), Path(source), kind, int(size), int(changed), Path(), frozenset(map(tuple, of)), link
+                    str(path), Path(source), kind, int(size), int(changed), Path(), frozenset(map(tuple, of)), *rest
                 )
-                for path, source, kind, size, changed, of, link in json.loads(listing)
+                for path, source, kind, size, changed, of, *rest in json.loads(listing)
             ]
         except _WRONG as error:
             raise SerriedError(NO_FILES, details=repr(error)) from None
 
-    def copy(self, *, force: bool, dry_run: bool, observe: Callable[[int], None]) -> Report:
-        """Copy the files to the target, or report what would be copied. Raises UsageError, SerriedError."""
+    def copy(
+        self, entries: Sequence[FetchEntry], *, force: bool, dry_run: bool, observe: Callable[[int], None]
+    ) -> Report:
+        """Copy these entries to the target, or report what would be copied. Raises UsageError, SerriedError."""
         target = self._target
-        arrivals = _Arrivals(self.entries, target, observe)
+        arrivals = _Arrivals(entries, target, observe)
         try:
             if not dry_run:
                 target.mkdir(parents=True, exist_ok=True)
@@ -136,15 +148,22 @@ class _Arrivals:
             except OSError as error:
                 self.outcomes[number] = error
 
-    def request(self) -> list[tuple[int, str, int, int, int | None]]:
-        """For each wanted file: its number, path, size and time, and the bytes of it that are here; None to compare."""
+    def request(self) -> list[tuple[int, str, int, int, int | None, bool]]:
+        """For each wanted file: its number, path, size and time, the bytes of it that are here, and whether it grows.
+
+        None for bytes if it is only to be compared.
+        """
         rows = []
         for number, has_content in self.wanted.items():
             entry, offset = self.entries[number], 0
             if has_content:
+                part, present = self._part(entry), self._target / entry.path
                 with contextlib.suppress(OSError):
-                    offset = self._part(entry).stat().st_size
-            rows.append((number, str(entry.source), *entry.state, offset if has_content else None))
+                    is_new = number not in self._tries and not part.exists()
+                    if entry.grows and is_new and local.state_of(present) in entry.replaces:
+                        shutil.copyfile(present, part, follow_symlinks=False)  # most often it has only grown since
+                    offset = part.stat().st_size
+            rows.append((number, str(entry.source), *entry.state, offset if has_content else None, entry.grows))
         return rows
 
     def reset(self) -> None:
@@ -278,27 +297,34 @@ def matches(values: Mapping[str, Any], _content: BinaryIO, output: BinaryIO) -> 
     selection = index.find(str(values["run"]))
     find_out(selection.record)
     selection.record.check_directory("results")
-    status, rows = statuses_of([selection])[0], []
+    seconds, rows = values.get("seconds"), []
+    status = statuses_of([selection])[0] if seconds is None else wait([selection], timeout=float(seconds))[0]
     lacking = outputs.missing(selection, has_ended=status.has_ended)
     try:
-        for entry in _matches(values, selection).entries:
+        entries = _matches(values, selection).entries
+        for entry in entries if seconds is None else local.while_it_runs(entries):
             with contextlib.suppress(OSError):  # the run may delete files meanwhile
                 link = entry.leads_to if entry.kind == "link" else ""
                 states = sorted(entry.replaces)
-                rows.append((entry.path, str(entry.source), entry.kind, *entry.state, states, link))
+                rows.append((entry.path, str(entry.source), entry.kind, *entry.state, states, link, entry.grows))
     except UsageError:
-        if not lacking:
+        if not lacking and seconds is None:
             raise
     output.write(json.dumps(rows).encode())
-    return {"run": status.id, "has_ended": status.has_ended, "missing": len(lacking)}
+    facts = {"has_ended": status.has_ended, "is_over": is_over(status) or never_starts(status), "state": status.state}
+    return {"run": status.id, **facts, "missing": len(lacking)}
 
 
 def note(values: Mapping[str, Any], content: BinaryIO, _output: BinaryIO) -> dict[str, Any]:
     """Note the copied files that have not changed since."""
     selection = index.find(str(values["run"]))
     found = _matches(values, selection)
-    copied = set(map(tuple, json.loads(content.read())))
-    there = [entry for entry in found.entries if (entry.path, *entry.state) in copied]
+    copied = {path: (size, changed) for path, size, changed in json.loads(content.read())}
+    there = []
+    for entry in found.entries:
+        size, changed = copied.get(entry.path, (-1, -1))
+        if entry.state == (size, changed) or (is_append_only(entry.source.name) and 0 <= size <= entry.bytes):
+            there.append(dataclasses.replace(entry, bytes=size, changed=changed))
     local.note_fetched(selection, found, Report(there=there), Path(os.devnull))
     return {}
 
@@ -312,26 +338,28 @@ def stream(_values: Mapping[str, Any], content: BinaryIO, output: BinaryIO) -> d
     def send_json(kind: int, **facts: Any) -> None:
         send(kind, json.dumps(facts).encode())
 
-    for number, source, size, changed, offset in json.loads(content.read()):
+    for number, source, size, changed, offset, grows in json.loads(content.read()):
         facts = {"size": 0, "changed": 0, "offset": offset or 0}
         try:
             with open_regular(Path(source)) as file:
                 state = os.fstat(file.fileno())
-                is_same = (state.st_size, state.st_mtime_ns) == (size, changed)
+                is_same = grows or (state.st_size, state.st_mtime_ns) == (size, changed)
                 begin = (offset or 0) if is_same and (offset or 0) <= size else 0
-                facts = {"size": state.st_size, "changed": state.st_mtime_ns, "offset": begin}
+                whole = size if grows else state.st_size
+                facts = {"size": whole, "changed": changed if grows else state.st_mtime_ns, "offset": begin}
                 send_json(BEGIN, number=number, is_executable=bool(state.st_mode & 0o100), **facts)
-                digest, is_worth, left = hashlib.sha256(), True, state.st_size
+                digest, is_worth, left = hashlib.sha256(), True, whole
                 while left and (chunk := file.read(min(CHUNK, left))):
                     digest.update(chunk)
-                    new = chunk[max(0, begin - (state.st_size - left)) :]
+                    new = chunk[max(0, begin - (whole - left)) :]
                     left -= len(chunk)
                     if new and offset is not None:
                         packed = zlib.compress(new, 1) if is_worth else new
                         is_worth = len(packed) < WORTH * len(new)
                         send(PACKED if is_worth else DATA, packed if is_worth else new)
                 after = os.fstat(file.fileno())
-                is_steady = not left and (after.st_size, after.st_mtime_ns) == (state.st_size, state.st_mtime_ns)
+                is_same = (after.st_size, after.st_mtime_ns) == (state.st_size, state.st_mtime_ns)
+                is_steady = not left and (is_same or (grows and after.st_size >= whole))
                 send_json(END, sha256=digest.hexdigest(), is_steady=is_steady)
         except BrokenPipeError:
             break

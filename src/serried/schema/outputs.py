@@ -299,6 +299,15 @@ class Tally:
         return [OutputFile(path, size, changed) for changed, path, size in sorted(self._heap, reverse=True)]
 
 
+LINE_BY_LINE = (".csv", ".tsv", ".txt", ".log", ".jsonl", ".out", ".err")
+
+
+def is_append_only(name: str) -> bool:
+    """Whether a file of this name is written record by record, and so is useful before it is complete."""
+    name = name.lower()
+    return "tfevents" in name or name.endswith(LINE_BY_LINE)
+
+
 def is_noise(name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in NOISE)
 

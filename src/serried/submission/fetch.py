@@ -35,10 +35,11 @@ from serried.base.tree import Crew
 from serried.records import outputs
 from serried.records.index import Selection
 from serried.records.outputs import MissingOutputs, places
+from serried.schema import checkpoints
 from serried.schema.events import JournalEvent
 from serried.schema.layout import CHECKPOINTS, RESULTS, TaskDirectory
 from serried.schema.names import FETCHED
-from serried.schema.outputs import LOG_OF_SCRIPT, FetchLedger, trees
+from serried.schema.outputs import LOG_OF_SCRIPT, FetchLedger, is_append_only, trees
 from serried.schema.plan import Plan
 
 ALL = "*"
@@ -173,7 +174,7 @@ def note_fetched(selection: Selection, found: FetchMatches, report: Report, targ
     for entry in report.there:
         ledger, name = found.noted[entry.source]
         # A file may have changed after it was listed. Then its copy has the new state. An equal file is no copy.
-        states = {entry.state, (entry.path in copied and _state(target / entry.path)) or entry.state}
+        states = {entry.state, (entry.path in copied and state_of(target / entry.path)) or entry.state}
         by_ledger.setdefault(ledger, []).extend((name, *state) for state in sorted(states))
     for ledger, states_of_files in by_ledger.items():
         ledger.note(states_of_files, MODES[selection.record.plan.share].file)
@@ -358,6 +359,8 @@ class FetchEntry:
     """Sizes and times of earlier copies of this file: no other file is replaced."""
     link: str | None = None
     """If the file is on another machine: the target of a link; empty for other kinds."""
+    grows: bool = False
+    """The run appends to the file: only its first `bytes` bytes are copied."""
 
     @property
     def state(self) -> tuple[int, int]:
@@ -420,6 +423,53 @@ def _add(entries: dict[str, FetchEntry], root: Path, path: str, entry: os.DirEnt
     if kind:  # sockets and pipes are not copied
         size = state.st_size if kind == "file" else 0
         entries.setdefault(path, FetchEntry(path, source, kind, size, state.st_mtime_ns, root))
+
+
+def while_it_runs(entries: Sequence[FetchEntry]) -> list[FetchEntry]:
+    """What is useful before the run has ended: logs and tables without a line that is cut, no torn checkpoint."""
+    whole: dict[Path, bool] = {}
+    found = []
+    for entry in entries:
+        name = entry.source.name
+        try:
+            if entry.kind == "file" and is_append_only(name):
+                count = _whole_lines(entry.source, entry.bytes)
+                found += [dataclasses.replace(entry, bytes=count, grows=True)] if count else []
+                continue
+            if any(map(checkpoints.is_unfinished, entry.path.split("/"))):
+                continue
+            if entry.kind == "file" and checkpoints.is_complete_file(entry.source) is False:
+                continue
+            if entry.top.name == CHECKPOINTS:
+                first = entry.top / entry.source.relative_to(entry.top).parts[0]
+                if not whole.setdefault(first, checkpoints.is_complete(first)):
+                    continue
+        except OSError:  # the run may delete files meanwhile
+            continue
+        found.append(entry)
+    return found
+
+
+def _whole_lines(path: Path, size: int) -> int:
+    """The bytes up to the end of the last line that is complete; all of a file that has no lines."""
+    if "tfevents" in path.name:
+        return size
+    with files.open_regular(path) as file:
+        begin = max(0, size - fs_copy.CHUNK)
+        file.seek(begin)
+        end = file.read(size - begin).rfind(b"\n") + 1
+    return begin + end if end else 0 if not begin else size
+
+
+class SettledFiles:
+    """The files that do not change from one look to the next, and those that may be copied while they grow."""
+
+    def __init__(self) -> None:
+        self._before: dict[Path, tuple[int, int]] = {}
+
+    def of(self, entries: Sequence[FetchEntry]) -> list[FetchEntry]:
+        before, self._before = self._before, {entry.source: entry.state for entry in entries}
+        return [e for e in entries if e.grows or e.kind != "file" or before.get(e.source) == e.state]
 
 
 def copy(entries: Sequence[FetchEntry], target: Path, *, force: bool, observe: OnCopied) -> Report:
@@ -508,7 +558,7 @@ class _Copying:
             temporary.symlink_to(entry.leads_to)
             temporary.replace(target)
         else:
-            copy_file(entry.source, target, self._observe)
+            copy_file(entry.source, target, self._observe, **({"most": entry.bytes} if entry.grows else {}))
         return outcome
 
     def _observe(self, count: int) -> None:
@@ -565,7 +615,7 @@ def _is_equal(source: Path, target: Path, observe: OnCopied) -> bool:
     return False
 
 
-def _state(path: Path) -> tuple[int, int] | None:
+def state_of(path: Path) -> tuple[int, int] | None:
     """Size and time, as `FetchEntry.state`."""
     with contextlib.suppress(OSError):
         state = path.lstat()
@@ -573,24 +623,28 @@ def _state(path: Path) -> tuple[int, int] | None:
     return None
 
 
-def copy_file(path: Path, target: Path, observe: OnCopied) -> None:
-    """Copy to a temporary name that depends on the source alone, so that a later copy continues this one."""
+def copy_file(path: Path, target: Path, observe: OnCopied, most: int | None = None) -> None:
+    """Copy to a temporary name that depends on the source alone, so that a later copy continues this one.
+
+    With `most`, copy so many bytes of a file that grows.
+    """
     for _ in range(TRIES):
         with path.open("rb", buffering=0) as source:
             before = os.fstat(source.fileno())
-            temporary = target.with_name(temporary_name(path, before.st_size, before.st_mtime_ns))
+            size = before.st_size if most is None else min(most, before.st_size)
+            temporary = target.with_name(temporary_name(path, size, before.st_mtime_ns))
             with temporary.open("a+b", buffering=0) as written:
                 if not _lock(written, temporary):
-                    if _state(target) == (before.st_size, before.st_mtime_ns):
-                        observe(before.st_size)
+                    if state_of(target) == (size, before.st_mtime_ns):
+                        observe(size)
                         return
                     has_arrived = False
                     continue
-                sent = _copy_rest(source, written, before.st_size, observe)
+                sent = _copy_rest(source, written, size, observe)
                 has_arrived = sent == (_checksum(written), written.tell())
                 after = os.fstat(source.fileno())
                 is_steady = (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
-                if is_steady and has_arrived and sent[1] == after.st_size:
+                if (is_steady or most is not None) and has_arrived and sent[1] == size <= after.st_size:
                     if before.st_mode & stat.S_IXUSR:
                         mode = temporary.stat().st_mode
                         temporary.chmod(mode | (mode & 0o444) >> 2)

@@ -25,7 +25,7 @@ class Link:
         self.cuts: list[int] = []
         self.before = lambda: None
 
-    def ask(self, function, values, *, data=(), on_data=lambda _: None):
+    def ask(self, function, values, *, data=(), on_data=lambda _: None, seconds=None):  # noqa: ARG002
         output = io.BytesIO()
         answer = getattr(files, function)(values, io.BytesIO(b"".join(data)), output)
         content = output.getvalue()
@@ -42,9 +42,9 @@ class Link:
         return answer
 
 
-def fetch(link, target, *patterns, force=False, dry_run=False):
-    listed = files.ListedFiles(link, "last", patterns, target)
-    report = listed.copy(force=force, dry_run=dry_run, observe=lambda _: None)
+def fetch(link, target, *patterns, force=False, dry_run=False, seconds=None):
+    listed = files.ListedFiles(link, "last", patterns, target, seconds)
+    report = listed.copy(listed.entries, force=force, dry_run=dry_run, observe=lambda _: None)
     if not dry_run:
         listed.note(report)
     return report
@@ -132,6 +132,29 @@ def test_a_file_that_changes_during_each_copy_is_named(started, link, tmp_path, 
     assert tree(tmp_path / "to") == {"other": "x"}
 
 
+def test_of_a_file_that_grows_whole_lines_come_and_then_only_new_ones(started, link, tmp_path):
+    made = started()
+    lines = "".join(f"{number} {random.Random(number).random()}\n" for number in range(20_000))
+    log = made.where.source / "a/log.jsonl"
+    put(made.where.source, {"a/log.jsonl": lines + "20000 0."})
+    fetch(link, tmp_path / "to", seconds=0)
+    assert (tmp_path / "to/a/log.jsonl").read_text() == lines
+    with log.open("a") as file:
+        file.write("5\n20001")
+    link.cuts = [10]
+    report = fetch(link, tmp_path / "to", seconds=0)
+    assert (report.copied, report.problems, sum(link.sent[1:]) < 1000) == (["a/log.jsonl"], {}, True)
+    assert (tmp_path / "to/a/log.jsonl").read_text() == lines + "20000 0.5\n"
+    log.write_text("begun again, and longer than before\n" * 20_000)
+    fetch(link, tmp_path / "to", seconds=0)
+    assert (tmp_path / "to/a/log.jsonl").read_text() == log.read_text()
+    log.write_text("short\nend")
+    fetch(link, tmp_path / "to", seconds=0)
+    assert (tmp_path / "to/a/log.jsonl").read_text() == "short\n"
+    assert fetch(link, tmp_path / "to").copied == ["a/log.jsonl"]
+    assert tree(tmp_path / "to") == {"a/log.jsonl": "short\nend"}
+
+
 def test_links_and_paths_that_lead_out_of_the_folder_are_refused(started, link, tmp_path):
     made = started()
     put(made.where.results, {"a/fine": "x"})
@@ -151,7 +174,7 @@ def test_links_and_paths_that_lead_out_of_the_folder_are_refused(started, link, 
     listed = files.ListedFiles(link, "last", ["a/fine"], tmp_path / "to")
     for path in ("../x", "/x", "a/../../x", ""):
         listed.entries = [listed.entries[0].__class__(**{**vars(listed.entries[0]), "path": path})]
-        report = listed.copy(force=True, dry_run=False, observe=lambda _: None)
+        report = listed.copy(listed.entries, force=True, dry_run=False, observe=lambda _: None)
         assert report.problems == {path: "its path leads out of the folder"}
     assert tree(tmp_path / "to") == {}
 
@@ -161,7 +184,7 @@ def test_a_file_that_is_gone_is_a_problem_of_that_file(started, link, tmp_path):
     put(made.where.source, {"a": "x", "b": "y"})
     listed = files.ListedFiles(link, "last", (), tmp_path / "to")
     (made.where.source / "a").unlink()
-    report = listed.copy(force=False, dry_run=False, observe=lambda _: None)
+    report = listed.copy(listed.entries, force=False, dry_run=False, observe=lambda _: None)
     assert (report.copied, report.problems) == (["b"], {"a": "no such file or directory"})
     assert isinstance(report, Report)
 

@@ -10,6 +10,7 @@ from typing import Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from serried.base import NamedTuple, linux, tree
 from serried.schema import checkpoints
+from serried.schema.outputs import is_append_only
 
 QUIET_SECONDS = 1.5
 """A file that no process has open counts as complete after this time without a change."""
@@ -19,8 +20,6 @@ TICK_NS = 100_000_000
 """Resolution of modification times: a file written twice within it may keep its time."""
 URGENT_QUIET_SECONDS = 0.4
 URGENT_QUIET_FOLDER_SECONDS = 2.0
-
-LINE_BY_LINE = (".csv", ".tsv", ".txt", ".log", ".jsonl", ".out", ".err")
 
 Identity = Tuple[int, int]
 """Device and inode."""
@@ -212,5 +211,4 @@ def is_complete(artifact: Artifact) -> Optional[bool]:
 
 def is_append_only_text(artifact: Artifact) -> bool:
     """Whether it is text that is written line by line, and so is useful before it is complete."""
-    name = artifact.path.rpartition("/")[2].lower()
-    return "tfevents" in name or name.endswith(LINE_BY_LINE)
+    return is_append_only(artifact.path.rpartition("/")[2])
