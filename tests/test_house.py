@@ -43,6 +43,7 @@ TRAVELLERS = ("agent", "schema", "base")
 WITHIN_AGENT = (
     "attach",
     "shell",
+    "tunnel",
     "head",
     "node",
     "launchers",

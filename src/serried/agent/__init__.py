@@ -12,6 +12,7 @@ environment variables and the files of `serried.schema.layout` with the rest of 
     rank-through   started by that launcher: runs the program of one rank, and copies its output to a log
     remote   the `ssh` of launchers: runs a command through the agent of another node
     shell    the shell of `serried shell` on a node
+    tunnel   connections to a port of the node, for `serried tunnel`
 
 `__main__` has all roles and their modules. Each folder's docstring describes its purpose.
 """

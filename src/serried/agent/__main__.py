@@ -43,6 +43,7 @@ ROLES = {
     "attach": "attach",
     "stacks": "stacks.worker",
     "shell": "shell",
+    "tunnel": "tunnel",
     "sweep": "orphans",
     "fetch": "stage_out.worker:fetch",
     "tidy": "node_disk.cleanup",

@@ -2,14 +2,20 @@
 
 A frame is a header (channel, kind, length) and a payload. The laptop numbers the channels. A REQUEST opens a channel,
 an EXIT closes it.
+
+A tunnel uses the same frames between its two programs, the one that listens and the one beside the server.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
+import select
+import socket
 import struct
-from typing import Any
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from serried.base import NamedTuple
 
@@ -17,8 +23,14 @@ HEADER = struct.Struct(">IBI")
 LONGEST = 1 << 20
 """The most bytes of a payload. A longer stream is several frames."""
 CHUNK = 1 << 16
-REQUEST, INPUT, OUTPUT, ERRORS, SIGNAL, EXIT = range(1, 7)
-"""Kinds. REQUEST and EXIT hold a JSON object, SIGNAL a number in decimal digits. An empty INPUT is the end of file."""
+REQUEST, INPUT, OUTPUT, ERRORS, SIGNAL, EXIT, WINDOW = range(1, 8)
+"""Kinds. REQUEST and EXIT hold a JSON object, SIGNAL and WINDOW a number in decimal digits. An empty INPUT is the end
+of file."""
+WINDOW_BYTES = 1 << 20
+"""What one end of a tunnel sends of a connection before the other end has passed it on."""
+MOST_BACKLOG = 4 << 20
+Address = Tuple[int, Any]
+"""The family and the address of a socket."""
 
 
 class Malformed(ValueError):  # noqa: N818 - reads as what happened
@@ -62,7 +74,7 @@ def decode(data: bytearray) -> list[RemoteFrame]:
     frames, at = [], 0
     while len(data) - at >= HEADER.size:
         channel, kind, length = HEADER.unpack_from(data, at)
-        if not REQUEST <= kind <= EXIT or length > LONGEST:
+        if not REQUEST <= kind <= WINDOW or length > LONGEST:
             raise Malformed(f"a frame of kind {kind} with {length} bytes")
         end = at + HEADER.size + length
         if len(data) < end:
@@ -119,3 +131,177 @@ def read(descriptor: int) -> bytes | None:
         return None
     except OSError:
         return b""
+
+
+class TunnelConnection:
+    """A connection of this machine, and its channel."""
+
+    def __init__(self, connection: socket.socket, addresses: Iterator[Address]) -> None:
+        """`addresses` (family, address) are tried one after the other if it is not connected yet."""
+        connection.setblocking(False)
+        self.socket, self.addresses = connection, addresses
+        self.is_connected = True
+        self.backlog = bytearray()
+        """What the connection has not taken yet: at most WINDOW_BYTES."""
+        self.granted = WINDOW_BYTES
+        self.taken = 0
+        self.has_sent_end = self.has_received_end = self.is_shut = False
+
+    @property
+    def may_read(self) -> bool:
+        return self.is_connected and self.granted > 0 and not self.has_sent_end
+
+    @property
+    def may_write(self) -> bool:
+        return bool(self.backlog) or not self.is_connected or (self.has_received_end and not self.is_shut)
+
+
+class TunnelEnd:
+    """One end of a tunnel: connections of this machine, each carried by a channel of a wire.
+
+    A REQUEST opens a channel. INPUT is data, either way. WINDOW grants further bytes: a reader that stops delays no
+    other connection, and its data stay where they are. EXIT closes the channel, with the name of a failure's errno.
+    """
+
+    def __init__(self, wire: FrameWire, addresses: Callable[[], Iterator[Address]] = lambda: iter(())) -> None:
+        """`addresses`: where a server may listen, at the end that connects."""
+        self.wire, self._addresses = wire, addresses
+        self.connections: Dict[int, TunnelConnection] = {}
+        self._has_sent = False
+
+    def send(self, channel: int, kind: int, payload: bytes) -> None:
+        self.wire.send(encode(channel, kind, payload))
+        self._has_sent = True
+
+    def add(self, channel: int, connection: socket.socket) -> None:
+        """Carry a connection that is open."""
+        self.connections[channel] = TunnelConnection(connection, iter(()))
+
+    def step(self, others: Sequence[int], seconds: Optional[float]) -> Tuple[List[int], List[RemoteFrame]]:
+        """Wait until there is something to do, and do it. Returns the descriptors of `others` that can be read.
+
+        Also the frames that close a channel, and those of channel 0, which carries no connection.
+        """
+        wire, is_full = self.wire, len(self.wire.backlog) > MOST_BACKLOG
+        sockets = {each.socket.fileno(): (channel, each) for channel, each in self.connections.items()}
+        reads = [] if is_full else [number for number, (_, each) in sockets.items() if each.may_read]
+        writes = [number for number, (_, each) in sockets.items() if each.may_write]
+        writes += [wire.writes] if wire.backlog else []
+        readable, writable, _ = select.select([wire.reads, *others, *reads], writes, [], seconds)
+        wire.flush()
+        for number in (number for number in writable if number in sockets):
+            self._write(*sockets[number])
+        for number in (number for number in readable if number in sockets):
+            channel, connection = sockets[number]
+            if channel in self.connections:
+                self._read(channel, connection)
+        frames = [frame for frame in wire.receive() if self._handle(frame)] if wire.reads in readable else []
+        if self._has_sent:  # a scheduler may pass a program's output on by lines
+            wire.send(encode(0, WINDOW, b"\n"))
+            self._has_sent = False
+        return [number for number in readable if number in others], frames
+
+    def close(self) -> None:
+        for channel in list(self.connections):
+            self._close(channel, is_reset=True)
+
+    def _handle(self, frame: RemoteFrame) -> bool:
+        """Whether the caller has to look at it."""
+        connection = self.connections.get(frame.channel)
+        if frame.kind == REQUEST and connection is None:
+            self._try_next(frame.channel, self._addresses(), errno.ECONNREFUSED)
+        elif connection is not None and frame.kind == INPUT:
+            connection.backlog += frame.payload
+            connection.has_received_end |= not frame.payload
+            self._write(frame.channel, connection)
+        elif connection is not None and frame.kind == WINDOW:
+            connection.granted += int(frame.payload)
+        elif connection is not None and frame.kind == EXIT:
+            self._close(frame.channel, is_reset="errno" in frame.json())
+        return frame.kind == EXIT or (not frame.channel and frame.kind != WINDOW)
+
+    def _read(self, channel: int, connection: TunnelConnection) -> None:
+        try:
+            data = connection.socket.recv(min(CHUNK, connection.granted))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._fail(channel, error.errno)
+            return
+        connection.granted -= len(data)
+        connection.has_sent_end = not data
+        self.send(channel, INPUT, data)
+        self._end_if_done(channel, connection)
+
+    def _write(self, channel: int, connection: TunnelConnection) -> None:
+        if not connection.is_connected:
+            number = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if number:
+                self._try_next(channel, connection.addresses, number, connection)
+                return
+            try:
+                connection.socket.getpeername()
+            except OSError:  # not yet
+                return
+            connection.is_connected = True
+        try:
+            while connection.backlog:
+                count = connection.socket.send(connection.backlog[:CHUNK])
+                del connection.backlog[:count]
+                connection.taken += count
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._fail(channel, error.errno)
+            return
+        if connection.taken >= WINDOW_BYTES // 4:
+            self.send(channel, WINDOW, b"%d" % connection.taken)
+            connection.taken = 0
+        if connection.has_received_end and not connection.backlog and not connection.is_shut:
+            connection.is_shut = True
+            with contextlib.suppress(OSError):
+                connection.socket.shutdown(socket.SHUT_WR)
+            self._end_if_done(channel, connection)
+
+    def _try_next(
+        self,
+        channel: int,
+        addresses: Iterator[Address],
+        number: int,
+        before: Optional[TunnelConnection] = None,
+    ) -> None:
+        """Connect to the next address; keep what has arrived for the connection."""
+        if before is not None:
+            before.socket.close()
+        for family, address in addresses:
+            connection = socket.socket(family)
+            carried = TunnelConnection(connection, addresses)
+            number = connection.connect_ex(address)
+            if number in (0, errno.EINPROGRESS):
+                carried.is_connected = not number
+                if before is not None:
+                    carried.backlog, carried.has_received_end = before.backlog, before.has_received_end
+                self.connections[channel] = carried
+                return
+            connection.close()
+        self.connections.pop(channel, None)
+        self._report(channel, number)
+
+    def _report(self, channel: int, number: Optional[int]) -> None:
+        """By name: the numbers are those of a system."""
+        self.send(channel, EXIT, json.dumps({"errno": errno.errorcode.get(number or 0, "EIO")}).encode())
+
+    def _fail(self, channel: int, number: Optional[int]) -> None:
+        self._report(channel, number)
+        self._close(channel, is_reset=True)
+
+    def _end_if_done(self, channel: int, connection: TunnelConnection) -> None:
+        if connection.has_sent_end and connection.is_shut:
+            self._close(channel, is_reset=False)
+
+    def _close(self, channel: int, *, is_reset: bool) -> None:
+        connection = self.connections.pop(channel).socket
+        if is_reset:  # the other side of the connection sees a reset, not an end of file
+            with contextlib.suppress(OSError):
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()

@@ -251,16 +251,23 @@ def start(
     return process
 
 
-def converse(argv: Sequence[str], *, stderr: IO[bytes] | None, own_session: bool) -> Child:
-    """Start a program and hold its stdin and stdout, unbuffered. Without `stderr` it has ours.
+def converse(
+    argv: Sequence[str],
+    *,
+    stderr: IO[bytes] | None,
+    own_session: bool,
+    env: Mapping[str, str] | None = None,
+    piped: bool = True,
+) -> Child:
+    """Start a program and hold its stdin and stdout, unbuffered, unless it has ours. Without `stderr` it has ours.
 
     In a session of its own it has no terminal, and Ctrl-C does not reach it.
     """
     _trace(argv)
-    pipe = subprocess.PIPE
+    pipe = subprocess.PIPE if piped else None
     try:
         return subprocess.Popen(
-            list(argv), bufsize=0, stdin=pipe, stdout=pipe, stderr=stderr, start_new_session=own_session
+            list(argv), bufsize=0, stdin=pipe, stdout=pipe, stderr=stderr, start_new_session=own_session, env=env
         )
     except FileNotFoundError as error:
         raise missing_program(argv[0]) from error

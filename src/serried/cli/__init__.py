@@ -32,6 +32,7 @@ GROUPS = {
         "wait": "Wait for runs; exit 0 if all succeeded.",
         "stop": "Stop runs.",
         "shell": "Open a shell on a node, or beside a running rank.",
+        "tunnel": "Reach a port of a run's node from here: TensorBoard, a debugger.",
     },
     "Look": {
         "ps": "List runs, the running ones first.",
@@ -98,8 +99,8 @@ JUDGING = ("check-resume", "clean", "fetch", "login", "wait")
 """Commands whose exit code tells more than that they could print."""
 
 ACROSS = {
-    "reads": "clusters check, clusters learn, logs, metrics, ps, queue, report, show, stacks, sweep show, wait,"
-    " watch, why",
+    "reads": "clusters check, clusters learn, logs, metrics, ps, queue, report, show, stacks, sweep show, tunnel,"
+    " wait, watch, why",
     "changes": "clean, env, fetch, profile, shell, stage, stop, sweep stop, track",
     "repeats": "rerun, sweep add, sweep retry",
     "submits": "check-resume, run, submit, sweep",
@@ -121,6 +122,7 @@ MEANT = {
     "shell RUN --rank N": "attach debug enter",
     "run -- COMMAND` in a job, or else `serried shell": "srun",
     "shell": "ssh salloc interactive bash",
+    "tunnel": "forward port-forward port",
     "logs": "log tail output cat print follow",
     "show": "info describe inspect view plan",
     "queue": "sinfo pbsnodes free gpus idle availability",

@@ -97,9 +97,11 @@ class RemoteSession:
         on_output: Callable[[bytes], object],
         on_errors: Callable[[bytes], object],
         on_wait: Callable[[str], object] = lambda _line: None,
+        is_live: bool = False,
     ) -> int:
         """Run a command line of Serried over there and return its exit status.
 
+        Input that is not a terminal's is sent when it is complete, or with `is_live` as it comes.
         Ctrl-C reaches the command; a second one ends only this call. `on_wait` gets a line for the status line while
         the session connects again.
 
@@ -109,8 +111,9 @@ class RemoteSession:
             FarEndUnusable: the login node cannot run Serried.
         """
         document = {"id": os.urandom(16).hex(), **request._asdict()}
-        exchange = _Exchange(stdin if request.terminals[0] else None, on_output, on_errors)
-        if not request.terminals[0]:
+        is_live = is_live or request.terminals[0]
+        exchange = _Exchange(stdin if is_live else None, on_output, on_errors)
+        if not is_live:
             exchange.given = stdin.read() if stdin is not None else b""
         deadline, wait = 0.0, 1.0
         while True:

@@ -11,8 +11,9 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from serried import config
 from serried.base import shell
@@ -21,7 +22,7 @@ from serried.base.text import spell
 from serried.records import index
 from serried.records.index import ClusterRuns, RunElsewhere
 from serried.remote import link
-from serried.remote.client import RemoteRequest, RemoteSession
+from serried.remote.client import ConnectionLost, RemoteRequest, RemoteSession
 from serried.schema import names
 from serried.submission.request import secrets_in
 from serried.views import console
@@ -123,6 +124,46 @@ def _sending(*, is_agreed: bool) -> Iterator[Callable[[int, int], None]]:
                 lines[0].update(f"sending: {spell(sent)} of {spell(size)}")
 
         yield observe
+
+
+def through_tunnel(
+    error: Elsewhere, words: Sequence[str], carry: Callable[[int, int], Mapping[str, Any] | None]
+) -> Mapping[str, Any]:
+    """Run `words` on the login node, with the descriptors that `carry` reads from and writes to as stdout and stdin.
+
+    Returns what `carry` does. Raises NotConnected if the connection breaks, and SystemExit if the command fails.
+    """
+    (given, gives), (takes, taken) = os.pipe(), os.pipe()
+    ended: list[int | SerriedError] = []
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    request = RemoteRequest(tuple(words), _environment(error), changes=False, terminals=(False, False, is_terminal))
+    with session_with(error.cluster) as session, os.fdopen(given, "rb", 0) as stdin:
+
+        def call() -> None:
+            try:
+                ended.append(
+                    session.call(request, stdin=stdin, on_output=_writer(taken), on_errors=_writer(2), is_live=True)
+                )
+            except (SerriedError, OSError) as lost:
+                ended.append(lost if isinstance(lost, SerriedError) else ConnectionLost(str(lost)))
+            finally:
+                os.close(taken)
+
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        last = carry(takes, gives)
+        for descriptor in (takes, gives):
+            os.close(descriptor)
+        thread.join()
+    problem = ended[0]
+    if isinstance(problem, ConnectionLost):
+        hint = "the same command opens it again; the run is not affected"
+        raise NotConnected(f"the connection to `{error.cluster}` broke, and its tunnel with it", hint=hint)
+    if isinstance(problem, SerriedError):
+        raise problem
+    if last is None:  # it has said why
+        raise SystemExit(problem or 1)
+    return last
 
 
 def session_with(cluster: str) -> RemoteSession:

@@ -166,6 +166,8 @@ class AttemptDirectory:
     events = _Below("events.jsonl")
     exit = _Below("exit.json")
     live = _Below("live.json")
+    notebook = _Below("notebook.json")
+    """The port and the token of `serried notebook`, for its owner alone."""
     reserve = _Below("reserve")
     """Space for the last files of the attempt: deleted before them if the disk is full, and after them otherwise."""
 

@@ -459,7 +459,7 @@ def join_command(
     plan = status.record.plan
     text = script.render_join(plan, status.attempt or 1, status.task, python=sys.executable)
     environment = environments.job_environment(plan.environment, environ)
-    return _joining(status, node, text, words), schedulers.scrub(environment)
+    return joining(status, node, text, words, has_terminal=_has_terminal()), schedulers.scrub(environment)
 
 
 def attach_command(
@@ -470,7 +470,7 @@ def attach_command(
     task = () if status.task is None else ("--task", str(status.task))
     which = (str(status.attempt), str(process.rank), str(process.pid), *task)
     text = script.render_attach(status.record.plan, which, python=sys.executable)
-    return _joining(status, process.node, text, words), schedulers.scrub(environ)
+    return joining(status, process.node, text, words, has_terminal=_has_terminal()), schedulers.scrub(environ)
 
 
 def check_joinable(status: RunStatus, node: int = 0) -> None:
@@ -487,15 +487,15 @@ def check_joinable(status: RunStatus, node: int = 0) -> None:
         raise UsageError(f"run `{status.id}` has no node {node}", hint=f"from 0: {listed}" if listed else None)
 
 
-def _joining(status: RunStatus, node: int, text: str, words: Sequence[str]) -> tuple[str, ...]:
-    """The command that runs the lines `text` on that node, in the run's job and on our terminal."""
+def joining(status: RunStatus, node: int, text: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:
+    """The command that runs the lines `text` on that node, in the run's job and on our terminal if there is one."""
     plan, job = status.record.plan, status.job or ""
     scheduler = schedulers.get(plan.site.scheduler)
     return scheduler.join(
         status.record.job_of(job, status.task),
         status.node_names[node],
         ("/bin/bash", "-c", text, "serried", *words),
-        has_terminal=_has_terminal(),
+        has_terminal=has_terminal,
     )
 
 
