@@ -110,7 +110,7 @@ sshd:
 	@if [ "$$(id -u)" = 0 ] && ! command -v sshd >/dev/null && mkdir -p /etc/systemd/system; then \
 	  for unit in ssh.service ssh.socket; do ln -sn /dev/null /etc/systemd/system/$$unit 2>/dev/null || true; done; \
 	fi
-	@export RUNLEVEL=1; $(call apt_get,sshd ssh tcsh fish zsh,openssh-server openssh-client libpam-oath tcsh fish zsh,ls /usr/lib/*/security/pam_oath.so >/dev/null 2>&1)
+	@export RUNLEVEL=1; $(call apt_get,sshd ssh tcsh fish zsh,openssh-server openssh-client libpam-oath libfaketime tcsh fish zsh,ls /usr/lib/*/security/pam_oath.so /usr/lib/*/faketime >/dev/null 2>&1)
 
 # $(call apt_get,PROGRAMS,PACKAGES,CHECK): install the packages where one of the programs is missing, or the command CHECK fails, and
 # this user may.

@@ -97,6 +97,19 @@ class Sshd:
         self._node.stdin.write(f"{{ {command}\n}} </dev/null\n".encode())
         self._node.stdin.flush()
 
+    def answer(self, command: str) -> str:
+        """What a command on the login node prints, as root."""
+        output = self.folder / f"answer-{time.monotonic_ns()}"
+        part = shlex.quote(f"{output}.part")
+        self.inside(f"{{ {command}\n}} >{part} 2>&1; mv {part} {shlex.quote(str(output))}")
+        until(output.exists, what=command)
+        return output.read_text()
+
+    def mount(self, folder: Path, options: str) -> None:
+        """Give a folder of the login node a file system of its own, with limits."""
+        folder.mkdir(parents=True, exist_ok=True)
+        assert self.answer(f"mount -t tmpfs -o {options},mode=0700 none {shlex.quote(str(folder))}") == ""
+
     def config(self, *, passcode_alone: bool = False, **options: object) -> None:
         """Start sshd, or another in its place with other options. Connections of the old one live on."""
         self.stop()

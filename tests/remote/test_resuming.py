@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import threading
@@ -24,8 +25,10 @@ OUTPUT = "out\n" + "".join(f"{number}\n" for number in range(1, 3001))
 class CutLink(LocalLink):
     """A link that breaks after so many bytes from here, or from there."""
 
-    def __init__(self, argv, environ, sent=None, received=None):
+    def __init__(self, argv, environ, sent=None, received=None, pieces=1 << 16):
+        """`pieces`: the most bytes that it passes on at once."""
         super().__init__(argv, environ)
+        self.pieces = pieces
         self.counts = [0, 0]
         (far_reads, near_writes), (near_reads, far_writes) = os.pipe(), os.pipe()
         ways = [
@@ -43,7 +46,8 @@ class CutLink(LocalLink):
     def _copy(self, number, reads, writes, limit):
         """The one that ends takes the process along, as sshd does."""
         with reads, writes, contextlib.suppress(OSError):
-            while data := reads.read(1 << 16):
+            sizes = random.Random(number)
+            while data := reads.read(sizes.randint(1, self.pieces)):
                 data = data if limit is None else data[: limit - self.counts[number]]
                 writes.write(data)
                 self.counts[number] += len(data)
@@ -108,6 +112,17 @@ def test_a_command_runs_once_wherever_its_connection_is_cut(direction, home, lap
         assert (done, (home / "started").read_text()) == ((5, OUTPUT), "started\n"), (
             f"cut after {cut} bytes {direction}"
         )
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_link_that_passes_single_bytes_on_changes_nothing(changes, home, laptop, tmp_path):
+    (tmp_path / "input").write_bytes(b"line\n" * 500)
+    node, output = CutNode(home, pieces=7), bytearray()
+    with session(node, laptop) as far, (tmp_path / "input").open("rb") as stdin:
+        request = RemoteRequest((), {}, changes, shell="cat; seq 1000; exit 5")
+        assert far.call(request, stdin=stdin, on_output=output.extend, on_errors=output.extend) == 5
+    assert output.decode() == "line\n" * 500 + "".join(f"{number}\n" for number in range(1, 1001))
+    assert len(node.links) == 1
 
 
 def test_a_cut_does_not_shorten_what_a_command_reads(home, laptop, tmp_path):

@@ -376,13 +376,13 @@ def keep(folder: Path, request: dict[str, Any], base: Path) -> int:
         signal.signal(each, signal.SIG_IGN)
     try:
         files.make_directory(folder.parent)
-        _delete_old(folder.parent)
         if request.get("offset"):  # it was started, whatever has deleted its folder since
             return 0
         try:
             folder.mkdir(files.PRIVATE_DIRECTORY)
         except FileExistsError:
             return 0
+        _delete_old(folder)
         spool = os.open(folder / "spool", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, files.PRIVATE_FILE)
         me = {"host": socket.gethostname(), **myself()._asdict()}
         files.write_json(folder / "keeper", me)
@@ -418,12 +418,13 @@ def keep(folder: Path, request: dict[str, Any], base: Path) -> int:
     return 0
 
 
-def _delete_old(requests: Path) -> None:
-    """A keeper touches its file while it lives. A request that no terminal has taken may hold secrets."""
-    for other in requests.iterdir():
+def _delete_old(folder: Path) -> None:
+    """Delete what is old beside a new request. A keeper touches its file. What no terminal took may hold secrets."""
+    now = folder.stat().st_mtime  # by the clock of the file system, as the others
+    for other in folder.parent.iterdir():
         with contextlib.suppress(OSError):
             keeper = other / "keeper"
-            age = time.time() - (keeper if keeper.exists() else other).stat().st_mtime
+            age = now - (keeper if keeper.exists() else other).stat().st_mtime
             if other.suffix and age > TAKEN_SECONDS:
                 other.unlink()
             elif age > KEPT_SECONDS:
