@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import select
@@ -22,7 +23,9 @@ from serried.base import NamedTuple
 HEADER = struct.Struct(">IBI")
 LONGEST = 1 << 20
 """The most bytes of a payload. A longer stream is several frames."""
-CHUNK = 1 << 16
+CHUNK = 1 << 18
+_SET_PIPE_SIZE = 1031
+"""F_SETPIPE_SZ, for which Python has a name since 3.10."""
 REQUEST, INPUT, OUTPUT, ERRORS, SIGNAL, EXIT, WINDOW = range(1, 8)
 """Kinds. REQUEST and EXIT hold a JSON object, SIGNAL and WINDOW a number in decimal digits. An empty INPUT is the end
 of file."""
@@ -95,8 +98,9 @@ class FrameWire:
         self.has_ended = False
         """The other end has gone, or has sent something that is not a frame."""
         self._received = bytearray(received)
-        os.set_blocking(reads, False)
-        os.set_blocking(writes, False)
+        for descriptor in (reads, writes):
+            os.set_blocking(descriptor, False)
+            widen(descriptor)
 
     def send(self, data: bytes) -> None:
         self.backlog += data
@@ -105,7 +109,9 @@ class FrameWire:
     def flush(self) -> None:
         try:
             while self.backlog and not self.has_ended:
-                del self.backlog[: os.write(self.writes, self.backlog[:LONGEST])]
+                with memoryview(self.backlog) as whole, whole[:LONGEST] as part:  # a copy takes longer than the write
+                    count = os.write(self.writes, part)
+                del self.backlog[:count]
         except BlockingIOError:
             return
         except OSError:
@@ -121,6 +127,12 @@ class FrameWire:
         except Malformed:
             self.has_ended = True
             return []
+
+
+def widen(pipe: int) -> None:
+    """Let a pipe hold more: most of the time of a long stream is spent in switches between its processes."""
+    with contextlib.suppress(OSError):  # not a pipe, or the user has many of them
+        fcntl.fcntl(pipe, _SET_PIPE_SIZE, LONGEST)
 
 
 def read(descriptor: int) -> bytes | None:

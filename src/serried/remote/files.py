@@ -38,7 +38,7 @@ from serried.submission.reconcile import find_out
 
 RECORD = struct.Struct(">BI")
 BEGIN, DATA, PACKED, END = range(4)
-CHUNK = 1 << 16
+CHUNK = 1 << 18
 """A cut costs a record at most."""
 LONGEST = 1 << 20
 NO_FILES = "what the cluster sent are not files"

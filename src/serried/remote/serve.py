@@ -114,6 +114,7 @@ class RequestProcess:
 
     def __init__(self, work: Callable[[], int], stdin: int) -> None:
         (self._output, out), (self._errors, err) = os.pipe(), os.pipe()
+        frames.widen(out)
         self.pid = os.fork()
         if not self.pid:
             _become(work, stdin, out, err)
