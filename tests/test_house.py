@@ -23,6 +23,7 @@ ORDER = (
     "bench",
     "cleanup",
     "importing",
+    "doctor",
     "remote",
     "views",
     "submission",
@@ -315,8 +316,8 @@ def test_nothing_is_imported_that_is_not_a_declared_dependency(path: Path):
 
 @each_module
 def test_only_the_shell_starts_processes_on_the_submitting_side(path: Path):
-    if room_of(path) in {"agent", "train"} or name_of(path) in {"base/shell.py", "remote/serve.py"}:
-        return  # `serve` forks itself, with all that it has imported
+    if room_of(path) in {"agent", "train"} or name_of(path) in {"base/shell.py", "doctor/checks.py", "remote/serve.py"}:
+        return  # two fork themselves, with all that they have imported
     by_import = {name for name in imports(path) if name.split(".")[0] in STARTS_PROCESSES}
     by_os = {
         node.attr

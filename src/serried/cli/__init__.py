@@ -58,6 +58,7 @@ GROUPS = {
     "Set up": {
         "init": "Write a serried.toml that fits this folder, or a whole project.",
         "clusters": "List the clusters known here, or show one.",
+        "doctor": "Check this machine before a run needs it.",
         "login": "Connect to a cluster from a laptop: the one place that prompts.",
         "config": "Show each setting and where it comes from.",
         "env": "Show, build or check environments and images.",
@@ -95,7 +96,7 @@ MODULE_OF = {
 }
 """Commands whose module has another name. A second command in a module is the function `NAME_command`."""
 
-JUDGING = ("check-resume", "clean", "fetch", "login", "wait")
+JUDGING = ("check-resume", "clean", "doctor", "fetch", "login", "wait")
 """Commands whose exit code tells more than that they could print."""
 
 ACROSS = {
@@ -104,7 +105,7 @@ ACROSS = {
     "changes": "clean, env, fetch, profile, shell, stage, stop, sweep stop, track",
     "repeats": "rerun, sweep add, sweep retry",
     "submits": "check-resume, run, submit, sweep",
-    "stays": "bench, clusters, completion, config, docs, init, lab, login",
+    "stays": "bench, clusters, completion, config, docs, doctor, init, lab, login",
 }
 """What `remote.relay` does with a command that is for another cluster. The name of a group has all of its others."""
 
@@ -127,8 +128,9 @@ MEANT = {
     "show": "info describe inspect view plan",
     "queue": "sinfo pbsnodes free gpus idle availability",
     "metrics": "export csv json nvidia-smi dmon",
-    "why": "explain diagnose",
+    "why": "explain",
     "login": "connect signin sign-in logout auth",
+    "doctor": "check diagnose verify selftest health preflight",
     "bench": "benchmark scaling speedup throughput",
     "stacks": "stack traceback hang py-spy gdb pstack",
     "report --explain NAME": "rule rules",

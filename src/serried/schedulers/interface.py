@@ -39,6 +39,8 @@ class Traits(NamedTuple):
     """The commands that list its partitions, for messages."""
     survey_command: str = ""
     """The program of the first of these commands."""
+    alive: tuple[str, ...] = ()
+    """A command that fails unless the scheduler answers, at little cost to it."""
     command: str = ""
     """A program whose presence alone, without a cluster, deserves a note: packages on a laptop."""
     is_this_machine: bool = False

@@ -55,6 +55,7 @@ TRAITS = Traits(
     assigns_gpus=False,
     survey="`qstat -Q` and `pbsnodes`",
     survey_command="qstat -Q",
+    alive=("qstat", "-B"),
     cpu_variables=("NCPUS",),
     hold_options=("-h",),
 )

@@ -49,6 +49,7 @@ TRAITS = Traits(
     ),
     survey="`sinfo`",
     survey_command="sinfo",
+    alive=("scontrol", "ping"),
     command="sbatch",
     has_node_disk=True,
     cluster_variable="SLURM_CLUSTER_NAME",

@@ -1,0 +1,1 @@
+"""Checks of what a run will meet, before it starts: `serried doctor`."""

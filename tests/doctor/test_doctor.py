@@ -1,0 +1,132 @@
+"""`serried doctor`: what each check says of a machine, and that none can hold up the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from command_line import here
+from serried.doctor.checks import NOTE, OK, PROBLEM, WHY, Finding, findings
+from serried.doctor.machine import Machine
+
+
+def found(cluster: str | None = None) -> dict[str, Finding]:
+    machine = Machine(Path.cwd(), os.environ, cluster)
+    return {finding.id: finding for finding in findings(machine.checks())}
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Put a program on PATH."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def write(name: str, text: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+
+    return write
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch, program):
+    """A machine with the commands of Slurm, whose `scontrol` does what a test says."""
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    (tmp_path / "slurm.conf").write_text("ClusterName=oak\n")
+    for name in ("sbatch", "sinfo", "squeue"):
+        program(name, "exit 1")
+    return lambda text: program("scontrol", text)
+
+
+def test_every_check_has_its_reason(tmp_path):
+    assert list(Machine(tmp_path, os.environ).checks()) == [*WHY]
+
+
+def test_a_check_that_hangs_is_named_and_the_others_are_made():
+    checks = {
+        "home": lambda: time.sleep(60) or (OK, "never"),
+        "git": lambda: (OK, "here"),
+        "umask": lambda: 1 / 0,
+        "locale": lambda: (NOTE, "ASCII", "export LC_ALL=C.UTF-8"),
+    }
+    seen = [(one.id, one.level, one.seen) for one in findings(checks, limit=0.5)]
+    assert seen == [
+        ("home", PROBLEM, "gave no answer within 0.5 s"),
+        ("git", OK, "here"),
+        ("umask", PROBLEM, "the check itself failed"),
+        ("locale", NOTE, "ASCII"),
+    ]
+
+
+def test_a_scheduler_that_does_not_answer_is_asked_once(slurm, tmp_path):
+    slurm(f"echo $* >>{tmp_path}/asked; echo 'Slurmctld(primary) at n1 is DOWN'; exit 1")
+    seen = {one.id: (one.level, one.seen) for one in found().values()}
+    assert seen["scheduler"] == (PROBLEM, "Slurm does not answer: Slurmctld(primary) at n1 is DOWN")
+    assert {seen[name] for name in ("cluster", "account", "root", "root-on-nodes", "root-clock")} == {
+        ("not tested", "needs the answer of the scheduler")
+    }
+    assert (tmp_path / "asked").read_text() == "ping\n"
+
+
+def test_a_scheduler_that_hangs_is_a_problem(slurm):
+    slurm("sleep 60")
+    assert found()["scheduler"][1:3] == (PROBLEM, "Slurm has not answered within 1.5 s")
+
+
+def test_a_missing_account_is_a_problem(slurm):
+    slurm("exit 0")
+    settings = Path(os.environ["XDG_CONFIG_HOME"], "serried", "config.toml")
+    settings.parent.mkdir(parents=True)
+    settings.write_text('[clusters.oak]\nscheduler = "slurm"\nneeds_account = true\n')
+    assert found("oak")["account"].level == PROBLEM
+    settings.write_text(settings.read_text() + 'resources.account = "def-ada"\n')
+    assert found("oak")["account"][1:3] == (OK, "`def-ada`")
+
+
+def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/self")
+    assert found()["records"].level == PROBLEM
+
+
+def test_a_umask_that_locks_out_its_user_is_a_problem():
+    before = os.umask(0o777)
+    try:
+        seen = Machine(Path("/"), os.environ).umask()
+    finally:
+        os.umask(before)
+    assert seen[:2] == (PROBLEM, "0777: your own new files cannot be used by you")
+
+
+def test_wrong_settings_are_quoted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("serried.toml").write_text("[project]\nnmae = 'digits'\n")
+    done = here("doctor", "--json")
+    checks = {one["id"]: one for one in json.loads(done.stdout)["checks"]}
+    assert (done.returncode, checks["settings"]["level"], checks["umask"]["level"]) == (1, PROBLEM, OK)
+    assert "nmae" in checks["settings"]["seen"]
+
+
+def test_it_says_what_it_saw_and_leaves_nothing(tmp_path, monkeypatch):
+    home = tmp_path / "ada"
+    home.mkdir()
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("HOME", str(home))
+    done = here("doctor")
+    assert (done.returncode, [*home.rglob("*")]) == (0, [])
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("ok          python         3.")
+    assert lines[0].endswith(f" on {socket.gethostname()}")
+    assert done.stderr.splitlines()[-1] == f"{len(WHY)} checks: 0 problems, 2 notes"
+
+
+def test_an_unknown_cluster_is_refused():
+    done = here("doctor", "--cluster", "nosuch")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: unknown cluster: `nosuch`")
