@@ -14,9 +14,8 @@ import click
 from serried.base.errors import SerriedError, SubmissionUncertain, UsageError
 from serried.cli import options, run_view
 from serried.records.record import Record, RecordUnreadable, jobs_text
-from serried.schema.layout import sent_tree
 from serried.schema.reasons import Reason
-from serried.submission.deliver import Prepared, behind, deliver, unqueued
+from serried.submission.deliver import Prepared, behind, deliver, refuse_in_place, unqueued
 from serried.submission.prepare import prepare
 from serried.submission.request import decide, decide_all
 from serried.views import console
@@ -126,7 +125,8 @@ def send(*prepared: Prepared, dry_run: bool, as_json: bool, yes: bool, wait: boo
 
     If the scheduler refuses one of several, the runs before it are submitted, and stay.
     """
-    _refuse_in_place(prepared)
+    for one in prepared:
+        refuse_in_place(one)
     if dry_run:
         options.dry_run(*prepared, as_json=as_json)
         return
@@ -159,12 +159,6 @@ def send(*prepared: Prepared, dry_run: bool, as_json: bool, yes: bool, wait: boo
         from serried.records.index import Selection
 
         wait_for([Selection(record) for record in records], as_json=as_json)
-
-
-def _refuse_in_place(prepared: Sequence[Prepared]) -> None:
-    if any(not one.plan.source.snapshot and sent_tree(one.plan.source.directory) for one in prepared):
-        hint = "leave out `--in-place` and `project.snapshot = false`, or log in to the cluster and submit there"
-        raise UsageError("a run that is submitted from another machine cannot run in place", hint=hint)
 
 
 def _print_submitted(

@@ -8,6 +8,7 @@ starts it once.
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import json
 import os
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any, BinaryIO
 
-from serried.base import NamedTuple, files, frames
+from serried.base import NamedTuple, errors, files, frames
 from serried.base.errors import NotConnected, SerriedError, SubmissionUncertain
 from serried.base.frames import FrameWire, RemoteFrame
 from serried.records import index
@@ -58,6 +59,9 @@ class RemoteRequest(NamedTuple):
     """The working directory over there, as `project.send` returns it; None is the home."""
     shell: str = ""
     """A line for `sh`, in place of a command line of Serried."""
+    function: str = ""
+    """One of `serve.FUNCTIONS`, in place of a command line of Serried, with its `values`."""
+    values: Mapping[str, Any] = {}
 
 
 class RemoteSession:
@@ -83,6 +87,11 @@ class RemoteSession:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Between two requests, nothing arrives but the end of the connection."""
+        return self._wire is not None and not select.select([self._wire.reads], [], [], 0)[0]
 
     def close(self) -> None:
         if self._link is not None:
@@ -141,30 +150,30 @@ class RemoteSession:
         data: Iterable[bytes] = (),
         on_data: Callable[[bytes], object] = lambda _part: None,
         seconds: float | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """Call one of `serve.FUNCTIONS` over there: `data` is its input, `on_data` gets its output.
 
-        Raises NotConnected, also if there is no answer within `seconds`, and SerriedError if the function did.
+        Raises NotConnected, also if there is no answer within `seconds`, and what the function raised.
         """
         answer = bytearray()
         exchange = _Exchange(None, on_data, answer.extend)
         exchange.parts, exchange.is_function = iter(data), True
         try:
-            end = self._run({"function": function, "values": dict(values)}, exchange, seconds)
+            end = self._run({"function": function, "values": dict(values), "env": dict(env or {})}, exchange, seconds)
         except ConnectionLost:
             self.close()
             raise
-        try:
-            value = json.loads(answer.rpartition(b"\n")[2])
-        except (ValueError, RecursionError):
-            value = None
-        if not isinstance(value, dict):
-            message = end.get("error") or f"`{function}` failed on {self.host}"
-            raise SerriedError(message, details=answer.decode("utf-8", "replace").strip() or None)
-        if "error" in value:
-            told = [str(value[name]) if value.get(name) else None for name in ("error", "hint", "details")]
-            raise SerriedError(told[0] or "", hint=told[1], details=told[2])
-        return value
+        return _answer(answer, end.get("error") or f"`{function}` failed on {self.host}")
+
+    def change(self, request: RemoteRequest, content: bytes) -> dict[str, Any]:
+        """Call the function of a request that changes something, at most once. Raises as `call` and `ask` do."""
+        answer = bytearray()
+        stdin = io.BytesIO(content)
+        status = self.call(request, stdin=stdin, on_output=lambda _part: None, on_errors=answer.extend)
+        if status == 128 + signal.SIGINT:
+            raise KeyboardInterrupt
+        return _answer(answer, f"`{request.function}` failed on {self.host} with status {status}")
 
     def _exit_status(self, end: Mapping[str, Any]) -> int:
         if end.get("lost"):
@@ -248,6 +257,24 @@ class RemoteSession:
                 files.make_directory(kept.parent)
                 files.write_json(kept, {"digest": archive.digest})
         return self._wire
+
+
+def _answer(answer: bytearray, problem: str) -> dict[str, Any]:
+    """The last line of a function's stderr. Raises the function's error, or one with the message `problem`."""
+    try:
+        value = json.loads(answer.rpartition(b"\n")[2])
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise SerriedError(problem, details=answer.decode("utf-8", "replace").strip() or None)
+    if "error" in value:
+        told = [str(value[name]) if value.get(name) else None for name in ("error", "hint", "details", "code")]
+        kind: Any = vars(errors).get(str(value.get("kind")))
+        is_known = isinstance(kind, type) and issubclass(kind, SerriedError) and kind is not errors.Elsewhere
+        error: SerriedError = (kind if is_known else SerriedError)(told[0] or "", hint=told[1], details=told[2])
+        error.code = told[3]
+        raise error
+    return value
 
 
 def _unusable(host: str, stage: str, text: str) -> FarEndUnusable:

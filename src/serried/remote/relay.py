@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ _GLANCE_SECONDS = 2.0
 """How long a list waits for a cluster."""
 SHOWN_BYTES, MUCH_BYTES = 1_000_000, 1 << 30
 """More content is shown while it is sent; and is sent only after a confirmation."""
-_LARGE = "copy large data to the cluster once (`scp`), and name its path there in `data.stage`"
+LARGE = "copy large data to the cluster once (`scp`), and name its path there in `data.stage`"
 _REMEMBERED = 50
 """The most runs that are known here without a connection."""
 
@@ -70,7 +71,7 @@ def relay(
                 directory = project.send(session, project.survey(here, os.environ, error.data), observe)
         request = RemoteRequest(
             argv=tuple(words),
-            env=_environment(error),
+            env=environment(error),
             changes=across != "reads",
             terminals=(terminals[0] and script is None, terminals[1], terminals[2]),
             directory=directory,
@@ -86,9 +87,14 @@ def relay(
             request, stdin=given, on_output=on_output or _writer(1), on_errors=_writer(2), on_wait=_say
         )
         if request.changes:
-            with contextlib.suppress(SerriedError):  # the next list asks again
-                _ask(session, _REMEMBERED, _GLANCE_SECONDS)
+            renew(session)
     return status
+
+
+def renew(session: RemoteSession) -> None:
+    """Know what a command has changed; if the cluster does not answer now, the next list asks again."""
+    with contextlib.suppress(SerriedError):
+        _ask(session, _REMEMBERED, _GLANCE_SECONDS)
 
 
 @contextlib.contextmanager
@@ -113,11 +119,11 @@ def _sending(*, is_agreed: bool) -> Iterator[Callable[[int, int], None]]:
             nonlocal is_agreed
             if size > MUCH_BYTES and not is_agreed:
                 if not console.can_ask():
-                    hint = f"pass `-y`; {_LARGE}"
+                    hint = f"pass `-y`; {LARGE}"
                     raise UsageError(f"refusing to send {spell(size)} without confirmation", hint=hint)
-                console.warning(f"{spell(size)} would be sent to the cluster", hint=_LARGE)
+                console.warning(f"{spell(size)} would be sent to the cluster", hint=LARGE)
                 if not console.confirm("send it?"):
-                    raise UsageError("nothing was sent", hint=_LARGE)
+                    raise UsageError("nothing was sent", hint=LARGE)
                 is_agreed = True
             if size > SHOWN_BYTES:
                 lines[:] = lines or [stack.enter_context(console.status_line(""))]
@@ -136,7 +142,7 @@ def through_tunnel(
     (given, gives), (takes, taken) = os.pipe(), os.pipe()
     ended: list[int | SerriedError] = []
     is_terminal = sys.stderr is not None and sys.stderr.isatty()
-    request = RemoteRequest(tuple(words), _environment(error), changes=False, terminals=(False, False, is_terminal))
+    request = RemoteRequest(tuple(words), environment(error), changes=False, terminals=(False, False, is_terminal))
     with session_with(error.cluster) as session, os.fdopen(given, "rb", 0) as stdin:
 
         def call() -> None:
@@ -198,7 +204,7 @@ def _hosts() -> dict[str, str]:
     return {each.name: each.login for each in config.catalogue(Path.cwd(), os.environ).clusters if each.login}
 
 
-def _environment(error: Elsewhere) -> dict[str, str]:
+def environment(error: Elsewhere) -> dict[str, str]:
     """Variables for the command over there: its settings, its terminal, and the secrets that the project names."""
     columns, lines = shutil.get_terminal_size()
     own = [name for name in os.environ if name.startswith("SERRIED_") and name not in names.JOB_VARIABLES]
@@ -213,11 +219,16 @@ def _environment(error: Elsewhere) -> dict[str, str]:
     }
 
 
-def listings(clusters: Sequence[str], most: int = _REMEMBERED, word: str = "") -> list[ClusterRuns]:
+def listings(
+    clusters: Sequence[str],
+    most: int = _REMEMBERED,
+    word: str = "",
+    opened: Callable[[str], AbstractContextManager[RemoteSession]] | None = None,
+) -> list[ClusterRuns]:
     """The runs of each cluster: as it answers now, or within two seconds, else as it answered last.
 
     Clusters that the settings name no more are left out.
-    With `word`, the older ones are those whose id, name or experiment begins so.
+    With `word`, the older ones are those whose id, name or experiment begins so. `opened` gives open sessions.
     """
     try:
         hosts = _hosts()
@@ -227,7 +238,7 @@ def listings(clusters: Sequence[str], most: int = _REMEMBERED, word: str = "") -
 
     def ask(cluster: str) -> None:
         try:
-            with RemoteSession(cluster, hosts[cluster]) as session:
+            with opened(cluster) if opened else RemoteSession(cluster, hosts[cluster]) as session:
                 answers[cluster] = _ask(session, max(most, _REMEMBERED), _GLANCE_SECONDS, word)
         except SerriedError as error:
             answers[cluster] = answers[cluster]._replace(problem=error)

@@ -41,6 +41,7 @@ FUNCTIONS = {
     "matches": "serried.remote.files:matches",
     "stream": "serried.remote.files:stream",
     "note": "serried.remote.files:note",
+    "python": "serried.api.elsewhere:answer",
 }
 """Small functions that a laptop may call, as `module:function`, with (values, input, output). They return a dict.
 
@@ -242,19 +243,21 @@ def _work(request: dict[str, Any], base: Path) -> int:
         stream.is_terminal = terminals[number]
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    if function := request.get("function"):
-        enter_login_shell(base, {}, is_fresh=False)
-        return _call(str(function), {**request.get("values", {}), "base": str(base)})
-    return _command(request, base)
+    return (_call if request.get("function") else _command)(request, base)
 
 
-def _command(request: dict[str, Any], base: Path) -> int:
-    """Become the command of a request, and return its exit status."""
+def _enter(request: dict[str, Any], base: Path) -> None:
+    """Have the environment and the folder of a request. Raises SerriedError."""
     enter_login_shell(base, request.get("env", {}), is_fresh=bool(request.get("changes")))
     os.chdir(os.environ.get("HOME", "/"))
     if (where := request.get("directory")) is not None:
         project: Any = importlib.import_module("serried.remote.project")
         project.enter(base, where)
+
+
+def _command(request: dict[str, Any], base: Path) -> int:
+    """Become the command of a request, and return its exit status."""
+    _enter(request, base)
     if line := request.get("shell"):
         os.execvp("sh", ["sh", "-c", str(line)])  # noqa: S606 - the words are the shell's own
     sys.argv = ["serried", *map(str, request.get("argv", ()))]
@@ -281,14 +284,18 @@ def on_terminal(kept: Path) -> int:
     return _command(request, kept.parents[1])
 
 
-def _call(name: str, values: dict[str, Any]) -> int:
+def _call(request: dict[str, Any], base: Path) -> int:
     """One of FUNCTIONS. Its answer, or its error, is the last line of stderr."""
+    name = str(request["function"])
     home, _, function = FUNCTIONS[name].partition(":")
     try:
+        _enter(request, base)
         module: Any = importlib.import_module(home)
+        values = {**request.get("values", {}), "base": str(base)}
         answer = getattr(module, function)(values, sys.stdin.buffer, sys.stdout.buffer)
     except SerriedError as error:
-        answer = {"error": error.message, "hint": error.hint, "details": error.details, "code": error.code}
+        told = {name: getattr(error, name) for name in ("hint", "details", "code")}
+        answer = {"error": error.message, "kind": type(error).__name__, **told}
     except OSError as error:
         answer = {"error": f"{error.filename or name}: {error.strerror}", "code": error.errno}
     sys.stdout.flush()
@@ -483,10 +490,12 @@ class FarEnd:
             self.inputs[channel] = Input(writes)
             self._keep(channel, request, reads)
             return
-        if (function := request.get("function")) is not None and function not in FUNCTIONS:
+        if (function := request.get("function")) and function not in FUNCTIONS:
             answer = {"status": 2, "error": f"unknown function: `{function}`"}
             self.wire.send(frames.encode_json(channel, frames.EXIT, answer))
             return
+        if function == "python":  # here, so that further calls in this session find it imported
+            importlib.import_module(FUNCTIONS[function].partition(":")[0])
         reads, writes = os.pipe()
         self.inputs[channel] = Input(writes)
         self.works[channel] = RequestProcess(lambda: _work(request, self.base), reads)

@@ -28,7 +28,7 @@ from serried.base.text import iso, spell
 from serried.records.record import Record, RecordUnreadable, Submission, records_directory
 from serried.schedulers.interface import SubmitCommand
 from serried.schema import SCHEMA
-from serried.schema.layout import PROGRAMS, RunDirectory
+from serried.schema.layout import PROGRAMS, RunDirectory, sent_tree
 from serried.schema.names import PREQUEUED, SubmissionState
 from serried.schema.plan import Plan
 from serried.schema.successor_commands import Commands, token_of
@@ -174,6 +174,14 @@ def behind(prepared: Prepared, submitted: Mapping[str, Sequence[str]]) -> Prepar
     jobs = (*prepared.jobs, *(job for after in known for job in submitted[after.run][-1].split(",")))
     made = assemble(plan, prepared.environment, prepared.each, (), jobs)
     return prepared._replace(plan=plan, jobs=jobs, handover=made.handover, commands=made.commands, script=made.script)
+
+
+def refuse_in_place(prepared: Prepared) -> None:
+    """Raise UsageError for a run in the tree of a project that a laptop has sent: the tree is soon deleted."""
+    source = prepared.plan.source
+    if not source.snapshot and sent_tree(source.directory):
+        hint = "leave out `--in-place` and `project.snapshot = false`, or log in to the cluster and submit there"
+        raise UsageError("a run that is submitted from another machine cannot run in place", hint=hint)
 
 
 def deliver(prepared: Prepared) -> Record:

@@ -432,13 +432,19 @@ def version(name):
         return packages.version(name)
     except packages.PackageNotFoundError:
         return None
-print(json.dumps({"python": platform.python_version(), "prefix": sys.prefix, "torch": version("torch")}))
+print(json.dumps({"python": platform.python_version(), "prefix": sys.prefix, "PACKAGE": version("PACKAGE")}))
 """
 
 
-def about(plan: Plan, variables: Mapping[str, str], container: Sequence[str] | None = None) -> dict[str, str | None]:
-    """`python` (its version), `prefix` and `torch` (None without) of the active Python. Raises EnvironmentFailed."""
-    return dict(json.loads(_run(plan, ABOUT, variables, container).splitlines()[-1]))
+def about(
+    plan: Plan, variables: Mapping[str, str], container: Sequence[str] | None = None, package: str = "torch"
+) -> dict[str, str | None]:
+    """`python` (its version), `prefix` and the version of `package` (None without) of the active Python.
+
+    Raises EnvironmentFailed.
+    """
+    code = ABOUT.replace("PACKAGE", package)
+    return dict(json.loads(_run(plan, code, variables, container).splitlines()[-1]))
 
 
 def check(plan: Plan, variables: Mapping[str, str], container: Sequence[str] | None = None) -> None:

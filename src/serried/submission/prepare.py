@@ -77,7 +77,7 @@ def prepare(
         plan = plan._replace(environment=choose(plan.environment, environ, inside=plan.container is not None))
     environment = job_environment(plan, environ)
     if is_built:
-        environments.check(plan, environment, _entering(plan))
+        environments.check(plan, environment, entering(plan))
         reports = tuple(environments.absences(plan, environment, environments.active_prefix(environ)))
     if plan.data or resolved.experiment.data.prepare:
         from serried.submission import data
@@ -293,11 +293,11 @@ def inspect_environment(plan: Plan, environ: Mapping[str, str]) -> Inspected:
 def about_environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str | None]:
     """The Python in the environment, after its check has passed. Raises EnvironmentFailed."""
     variables = environments.job_environment(plan.environment, environ)
-    environments.check(plan, variables, _entering(plan))
-    return environments.about(plan, variables, _entering(plan))
+    environments.check(plan, variables, entering(plan))
+    return environments.about(plan, variables, entering(plan))
 
 
-def _entering(plan: Plan) -> list[str] | None:
+def entering(plan: Plan) -> list[str] | None:
     """The words that enter its container here; None without one."""
     if plan.container is None:
         return None

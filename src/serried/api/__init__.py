@@ -1,4 +1,7 @@
-"""The Python API: `serried.submit`, `serried.runs`, `serried.find` and `Run`. It does what the commands do."""
+"""The Python API: `serried.submit`, `serried.runs`, `serried.find` and `Run`. It does what the commands do.
+
+For a run on a cluster behind a login node, `elsewhere` has another `Run`, which asks this one over there.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from serried.base.errors import Risk, RunFailed, SerriedWarning, UsageError, install_hint
-from serried.base.text import duration
+from serried.base.errors import Elsewhere, Risk, RunFailed, RunNotFoundError, SerriedWarning, UsageError, install_hint
+from serried.base.text import duration, seconds_of
 from serried.records import index, logs, status, stopping
 from serried.records.index import Selection
 from serried.records.outputs import places
@@ -70,10 +73,8 @@ class Calls:
 
     def settle(self, plan: Plan) -> Plan:
         """The plan with the function's name, and with this Python unless the ranks have an environment of their own."""
-        plan = plan._replace(experiment=self.short_name) if plan.experiment == FUNCTION_PROGRAM else plan
-        environment = plan.environment
-        has_own = environment.venv or environment.conda or environment.build or plan.container
-        return plan if has_own else plan._replace(command=(sys.executable, *plan.command[1:]))
+        plan = named(plan, self.short_name)
+        return plan if has_own_python(plan) else plan._replace(command=(sys.executable, *plan.command[1:]))
 
     def pickled(self, project: Path) -> bytes:
         """The content of `calls.pickle`. Raises UsageError if the function or an argument cannot be pickled.
@@ -88,14 +89,24 @@ class Calls:
                 hint = f"move it into a module of the project, or {install_hint('functions')}"
                 raise UsageError(message, hint=hint) from None
             library = pickle
-        folders = [Path(os.path.abspath(folder)) for folder in sys.path]  # noqa: PTH100 - links stay; "" is the current one
+        folders = [Path(spell(folder)) for folder in sys.path for spell in (os.path.abspath, os.path.realpath)]
         own = [folder for folder in folders if folder.is_dir() and folder.is_relative_to(project)]
         payload = {
-            "path": [os.path.relpath(folder, project) for folder in own],
+            "path": list(dict.fromkeys(os.path.relpath(folder, project) for folder in own)),
             "function": _dumped(library, self.function, f"the function `{self.name}`"),
             "calls": [_dumped(library, call, f"an argument of call {number}") for number, call in enumerate(self.each)],
         }
         return pickle.dumps(payload)
+
+
+def named(plan: Plan, function: str) -> Plan:
+    """The plan of a function, whose name is that of the experiment unless another is named."""
+    return plan._replace(experiment=function) if plan.experiment == FUNCTION_PROGRAM else plan
+
+
+def has_own_python(plan: Plan) -> bool:
+    environment = plan.environment
+    return bool(environment.venv or environment.conda or environment.build or plan.container)
 
 
 def _dumped(library: ModuleType, value: Any, what: str) -> bytes:
@@ -110,10 +121,18 @@ def result_of(place: TaskDirectory, run: str) -> Any:
 
     Raises RunFailed if the function has not returned, and if the value or the exception cannot be loaded here.
     """
+    return _loaded(_returned(place, run), run)
+
+
+def _returned(place: TaskDirectory, run: str) -> bytes:
     try:
-        found: dict[str, Any] = pickle.loads((place.results / names.RETURNED_FILE).read_bytes())  # noqa: S301 - our user's
+        return (place.results / names.RETURNED_FILE).read_bytes()
     except FileNotFoundError:
         raise RunFailed(f"the function of run {run} has not returned", hint=f"serried why {run}") from None
+
+
+def _loaded(content: bytes, run: str) -> Any:
+    found: dict[str, Any] = pickle.loads(content)  # noqa: S301 - our user's
     if "value" in found:
         try:
             return pickle.loads(found["value"])  # noqa: S301
@@ -130,6 +149,11 @@ def result_of(place: TaskDirectory, run: str) -> Any:
     except Exception as unknown:  # its class decides
         raise failure from unknown
     raise error
+
+
+def _elsewhere() -> Any:
+    """The module of runs on other clusters, which imports this one. Most machines are the login node themselves."""
+    return importlib.import_module("serried.api.elsewhere")
 
 
 __all__ = ["Output", "Run", "RunList", "State", "find", "map", "runs", "submit"]
@@ -190,7 +214,7 @@ def submit(
         TypeError: an argument that is none of these.
         ValueError: a script with a command or an experiment, or arguments without a script or a function.
         UsageError: the request is impossible, and nothing was submitted.
-        Elsewhere: the cluster is behind a login node, which only the command line reaches.
+        NotConnected: there is no connection to the cluster's login node, and nothing was submitted.
         SchedulerUnreachable: the scheduler did not answer, and nothing was submitted.
         SubmissionUncertain: a job may exist; the next query of the run's state checks.
     """
@@ -238,7 +262,13 @@ def submit(
         is_sent=True,
         after=None if afters is None else [one.id if isinstance(one, Run) else one for one in afters],
     )
-    decided = decide(request, Path(directory), os.environ)
+    try:
+        decided = decide(request, Path(directory), os.environ)
+    except Elsewhere as error:
+        if not error.names_cluster:
+            hint = f'`cluster="{error.cluster}"` submits where that run is'
+            raise UsageError(error.message, hint=hint) from None
+        return cast("Run", _elsewhere().submit(error, {"request": request._asdict()}, Path(directory), calls, yes=yes))
     plan = calls.settle(decided.plan) if calls else decided.plan
     payload = calls.pickled(Path(plan.source.directory)) if calls else b""
     prepared = prepare(plan, decided.resolved, os.environ, decided.each, decided.jobs)
@@ -267,20 +297,30 @@ def map(function: Callable[..., Any], *iterables: Iterable[Any], **options: Any)
 
 
 def runs() -> RunList:
-    """All runs that have a record, the newest first."""
+    """All runs that have a record, also those on clusters that `serried login` has connected to, the newest first.
+
+    A cluster that does not answer within two seconds is named in a SerriedWarning; its runs are those it listed last.
+    """
     found = []
     for record in index.records():
         with contextlib.suppress(RecordUnreadable):
-            found.append((record.summary.created, Run(record)))
+            found.append((seconds_of(record.summary.created) or 0.0, Run(record)))
+    if clusters := index.clusters():
+        found += _elsewhere().runs(clusters)
     return RunList(run for _, run in sorted(found, key=lambda pair: pair[0], reverse=True))
 
 
 def find(run: str) -> Run:
     """The run of an id, a unique prefix of an id, a name, `last` or the scheduler's job id; `RUN/17` is task 17.
 
-    Raises RunNotFoundError.
+    Raises RunNotFoundError, and NotConnected if the run is on a cluster that is not connected.
     """
-    selection = index.find(run)
+    try:
+        selection = index.find(run)
+    except (Elsewhere, RunNotFoundError) as error:
+        if not index.clusters():
+            raise
+        return cast("Run", _elsewhere().find(run, error))
     return Run(selection.record, selection.task)
 
 
@@ -291,7 +331,7 @@ class Output:
     path: Path
     """Relative to the project's folder; for a whole array, below the task's number."""
     file: Path
-    """The full path."""
+    """The full path; a `PurePosixPath` if the file is on another cluster."""
     bytes: int
     changed: float
     """Seconds since the epoch."""
@@ -301,6 +341,9 @@ class Output:
 
 class Run:
     """A run, or one task of an array. Each call reads the run's files and queries its scheduler."""
+
+    _cluster: str | None = None
+    """The cluster behind whose login node it is; None if its files are here."""
 
     def __init__(self, record: Record, task: int | None = None) -> None:
         self._selection = Selection(record, task)
@@ -326,7 +369,10 @@ class Run:
 
     @property
     def directory(self) -> Path:
-        """The run directory (the task's), with `checkpoints/`, `results/` and `attempts/`."""
+        """The run directory (the task's), with `checkpoints/`, `results/` and `attempts/`.
+
+        Of a run on another cluster, it is a `PurePosixPath`, which names the folder there.
+        """
         return self._selection.place.path
 
     @property
@@ -428,12 +474,18 @@ class Run:
 
         Raises the function's exception, with the traceback in the rank as a note; RunFailed if the run ended before
         the function; TimeoutError after `timeout` seconds; UsageError for a whole array, which has `results`.
+
+        The value is unpickled, also if it comes from another cluster. This may run code of whoever can write to the
+        run directory: your own account there, and its administrators.
         """
+        return _loaded(self._returned(timeout), self.id)
+
+    def _returned(self, timeout: float | None) -> bytes:
         directory = self._place()
         if not self._selection.record.where.calls.exists():
             raise UsageError(f"run {self.id} runs a command, not a function", hint="its output is in `logs()`")
         self.wait(timeout)
-        return result_of(directory, self.id)
+        return _returned(directory, self.id)
 
     def results(self, timeout: float | None = None, *, return_exceptions: bool = False) -> list[Any]:
         """Wait, and return what the calls of `serried.map` have returned, in their order.
@@ -538,20 +590,26 @@ class RunList(list[Run]):
     """A list of runs, and a table in a notebook."""
 
     def to_json(self) -> list[dict[str, Any]]:
-        """The runs as `serried ps --json` prints them, after one query for all."""
-        return [found.to_json() for found in self._statuses()]
+        """The runs as `serried ps --json` prints them, after one query for all, and one for each cluster."""
+        return [document for document, _ in self.described()]
 
     def _repr_html_(self) -> str:
-        from serried.views.run_lines import ended, note_of, total_seconds
-
-        now = time.time()
-        rows = [("ID", "NAME", "STATE", "TIME", "ENDED", "NOTE")]
-        for found in self._statuses():
-            name = found.summary.name if found.summary else "?"
-            times = duration(total_seconds(found, now)), ended(found, now)
-            rows.append((found.id, name, found.state, *times, note_of(found, now).texts[0]))
+        rows = [["ID", "NAME", "STATE", "TIME", "ENDED", "NOTE"], *(row for _, row in self.described())]
         cells = (f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
         return f"<table>{''.join(cells)}</table>"
+
+    def described(self) -> list[tuple[dict[str, Any], list[str]]]:
+        """Each run as JSON, and as a row of the table."""
+        from serried.views.run_lines import ended, note_of, total_seconds
+
+        now, rows = time.time(), {}
+        for found in RunList(run for run in self if run._cluster is None)._statuses():  # noqa: SLF001 - of this module
+            name = found.summary.name if found.summary else "?"
+            times = duration(total_seconds(found, now)), ended(found, now)
+            rows[found.id] = found.to_json(), [found.id, name, found.state, *times, note_of(found, now).texts[0]]
+        if len(rows) < len({run.id for run in self}):
+            rows |= _elsewhere().described(self)
+        return [rows[run.id] for run in self]
 
     def _statuses(self) -> list[RunStatus]:
         selections = [run._selection for run in self]  # noqa: SLF001 - of this module
@@ -560,13 +618,16 @@ class RunList(list[Run]):
         return status.statuses_of(selections)
 
 
+CONSENT_HINT = "correct it, or pass `yes=True` to submit it as it is"
+
+
 def submit_prepared(prepared: Prepared, *, yes: bool = False) -> Run:
     """Submit for the caller of `submit` or `rerun`, after the warnings."""
     from serried.submission.deliver import deliver, unqueued
 
     for text in prepared.warnings:
         if isinstance(text, Risk) and not yes:
-            raise UsageError(text, hint="correct it, or pass `yes=True` to submit it as it is", code=text.code)
+            raise UsageError(text, hint=CONSENT_HINT, code=text.code)
         warnings.warn(text, SerriedWarning, stacklevel=3)
     record = deliver(prepared)
     with contextlib.suppress(SerriedWarning):  # the run is submitted, and an error would lose it for the caller

@@ -1,0 +1,421 @@
+"""Runs on clusters behind a login node: `Run` on a laptop asks the same `Run` over there.
+
+    submit, runs, find, FarRun   here: as in `serried.api`, across the link
+    answer                             over there: one call of the API
+
+Sessions stay open for the next call, until this process ends: `run.state` in a loop must not log in each time. What
+comes from the login node is JSON. Only `Run.result` unpickles: what the user's own function returned.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Any, BinaryIO
+
+from serried.api import CONSENT_HINT, Calls, Output, Run, RunList, State, has_own_python, named
+from serried.base import shell
+from serried.base.errors import (
+    Elsewhere,
+    NotConnected,
+    Risk,
+    RunNotFoundError,
+    SerriedError,
+    SerriedWarning,
+    UsageError,
+)
+from serried.base.text import ago, iso, spell
+from serried.records import index
+from serried.remote import project, relay
+from serried.remote.client import RECONNECT_SECONDS, ConnectionLost, RemoteRequest, RemoteSession
+from serried.schema import names
+from serried.submission import environments
+from serried.submission.again import prepare_again
+from serried.submission.deliver import Prepared, deliver, refuse_in_place, unqueued
+from serried.submission.prepare import entering, prepare
+from serried.submission.reconcile import find_out
+from serried.submission.request import Request, decide, secrets_in
+
+_EVERYTHING = 10_000
+"""The most runs of a cluster in a list."""
+_TRIES = 5
+"""Warnings may differ when the cluster looks again."""
+_RAISED = {kind.__name__: kind for kind in (TimeoutError, TypeError, ValueError)}
+_MEMBERS = frozenset({
+    "directory", "state", "done", "exit_code", "job", "tasks", "to_json", "wait", "logs", "metrics", "outputs", "stop",
+})  # fmt: skip
+"""What a run over there is asked for."""
+
+_sessions: dict[tuple[int, str], list[RemoteSession]] = {}
+"""Those that no call uses, by process and cluster: a forked process has none yet."""
+
+
+@atexit.register
+def close() -> None:
+    """End the sessions of this process."""
+    for (process, _), free in _sessions.items():
+        while process == os.getpid() and free:
+            free.pop().close()
+
+
+@contextlib.contextmanager
+def _session(cluster: str) -> Iterator[RemoteSession]:
+    free, is_whole = _sessions.setdefault((os.getpid(), cluster), []), False
+    try:
+        session = free.pop()
+        if not session.is_open:
+            session.close()
+    except IndexError:
+        session = relay.session_with(cluster)
+    try:
+        yield session
+        is_whole = True
+    except SerriedError:
+        is_whole = True
+        raise
+    finally:
+        if not is_whole:  # an answer may still be under way
+            session.close()
+        free.append(session)
+
+
+def _ask(cluster: str, call: str, run: str = "", *, content: bytearray | None = None, **arguments: Any) -> Any:
+    """Call the API over there. A call that has waited for a while before its connection broke is repeated."""
+    while True:
+        began = time.monotonic()
+        with _session(cluster) as session:
+            try:
+                values = {"call": call, "run": run, "arguments": arguments}
+                received = bytearray() if content is None else content
+                received.clear()
+                found = session.ask("python", values, env={names.AT: cluster}, on_data=received.extend)
+                break
+            except ConnectionLost:
+                passed = time.monotonic() - began
+                if passed < RECONNECT_SECONDS:
+                    raise
+                if arguments.get("timeout") is not None:
+                    arguments["timeout"] = max(arguments["timeout"] - passed, 0.0)
+    return _value(found, cluster)
+
+
+def _value(found: Mapping[str, Any], cluster: str, stacklevel: int = 5) -> Any:
+    """The value of an answer, after its warnings. Raises what the call over there raised."""
+    try:
+        told, value = [str(text) for text in found["warnings"]], found["value"]
+        raised = found["raised"] and _RAISED[found["raised"][0]](found["raised"][1])
+    except (LookupError, TypeError):
+        raise SerriedError(f"what `{cluster}` sent is not an answer") from None
+    for text in told:
+        warnings.warn(text, SerriedWarning, stacklevel=stacklevel)
+    if raised:
+        raise raised
+    return value
+
+
+class FarRun(Run):
+    """A run on a cluster behind a login node. Each member asks there, and raises NotConnected without a connection."""
+
+    def __init__(self, cluster: str, run: str, name: str) -> None:
+        self._cluster, self._run, self._name = cluster, run, name
+
+    def __repr__(self) -> str:
+        return f"<serried.Run {self.id} on {self._cluster}>"
+
+    def _ask(self, call: str, **arguments: Any) -> Any:
+        return _ask(str(self._cluster), call, self._run, **arguments)
+
+    @property
+    def id(self) -> str:
+        return self._run
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def directory(self) -> PurePosixPath:  # type: ignore[override]  # no folder of this machine
+        return PurePosixPath(self._ask("directory"))
+
+    @property
+    def state(self) -> State:
+        return State(self._ask("state"))
+
+    @property
+    def done(self) -> bool:
+        return bool(self._ask("done"))
+
+    @property
+    def exit_code(self) -> int | None:
+        found: int | None = self._ask("exit_code")
+        return found
+
+    @property
+    def job(self) -> str | None:
+        found: str | None = self._ask("job")
+        return found
+
+    @property
+    def tasks(self) -> RunList:
+        return RunList(FarRun(str(self._cluster), task, self._name) for task in self._ask("tasks"))
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self._ask("to_json"), "cluster": self._cluster}
+
+    def wait(self, timeout: float | None = None, *, check: bool = False) -> State:
+        return State(self._ask("wait", timeout=timeout, check=check))
+
+    def logs(self, rank: int | None = None, attempt: int | None = None, *, launch: str | int | None = None) -> str:
+        return str(self._ask("logs", rank=rank, attempt=attempt, launch=launch))
+
+    def _returned(self, timeout: float | None) -> bytes:
+        content = bytearray()
+        self._ask("returned", timeout=timeout, content=content)
+        return bytes(content)
+
+    def metrics(self, rank: int = 0) -> list[dict[str, Any]]:
+        return list(self._ask("metrics", rank=rank))
+
+    def outputs(self) -> list[Output]:
+        return [
+            Output(Path(path), PurePosixPath(file), size, changed, is_fetched)  # type: ignore[arg-type]  # as above
+            for path, file, size, changed, is_fetched in self._ask("outputs")
+        ]
+
+    def rerun(
+        self,
+        *,
+        failed: bool | None = None,
+        fresh: bool = False,
+        new_code: bool = False,
+        name: str | None = None,
+        yes: bool = False,
+    ) -> Run:
+        how = {"failed": failed, "fresh": fresh, "new_code": new_code, "name": name}
+        cluster = str(self._cluster)
+        variables = secrets_in(Path.cwd(), cluster, os.environ)
+        error = Elsewhere(cluster, f"run `{self.id}` is on cluster `{cluster}`", variables=variables)
+        return submit(error, {"run": self.id, "how": how}, Path() if new_code else None, yes=yes)
+
+    def stop(self, *, save: bool = False, now: bool = False) -> None:
+        if save and now:
+            raise ValueError("`save` and `now` are mutually exclusive")
+        cluster = str(self._cluster)
+        values = {"call": "stop", "run": self.id, "arguments": {"save": save, "now": now}}
+        with _session(cluster) as session:
+            found = session.change(_request(Elsewhere(cluster, ""), values), b"")
+        _value(found, cluster, stacklevel=3)
+
+
+def _request(error: Elsewhere, values: Mapping[str, Any], place: Mapping[str, Any] | None = None) -> RemoteRequest:
+    env = relay.environment(error)
+    return RemoteRequest((), env, changes=True, directory=place, function="python", values=values)
+
+
+def submit(
+    error: Elsewhere, document: Mapping[str, Any], directory: Path | None, calls: Calls | None = None, *, yes: bool
+) -> Run:
+    """Submit over there, at most once, for the caller of `submit` or `rerun`: the first answer may be warnings alone.
+
+    The project with `directory` is sent before.
+    """
+
+    def observe(_sent: int, size: int) -> None:
+        if size > relay.MUCH_BYTES and not yes:
+            raise UsageError(f"refusing to send {spell(size)}", hint=f"pass `yes=True`; {relay.LARGE}")
+
+    sent = None if directory is None else project.survey(directory, os.environ, error.data)
+    values, content = dict(document), b""
+    seen: list[str] = []
+    if calls and sent:
+        content = calls.pickled(sent.root)
+        needs = list(sys.version_info[:2]) if b"cloudpickle" in content else None
+        values["function"] = {"name": calls.short_name, "version": list(sys.version_info[:2]), "needs": needs}
+    try:
+        json.dumps(values)
+    except (TypeError, ValueError) as problem:
+        raise UsageError(f"a setting cannot be sent to `{error.cluster}`: {problem}") from None
+    with _session(error.cluster) as session:
+        place = project.send(session, sent, observe) if sent else None
+        for _ in range(_TRIES):
+            arguments = {**values, "seen": seen}
+            told = session.change(_request(error, {"call": "submit", "arguments": arguments}, place), content)
+            found = _value(told, error.cluster, stacklevel=4)
+            for text, code in found["warnings"]:
+                if code and not yes:
+                    raise UsageError(text, hint=CONSENT_HINT, code=code)
+                warnings.warn(text, SerriedWarning, stacklevel=3)
+                seen.append(text)
+            if found["run"]:
+                relay.renew(session)
+                break
+        else:
+            raise SerriedError(f"the warnings of `{error.cluster}` change with each look, and nothing was submitted")
+    with contextlib.suppress(SerriedWarning):  # the run is submitted, and an error would lose it for the caller
+        for text in found["later"]:
+            warnings.warn(text, SerriedWarning, stacklevel=3)
+    return FarRun(error.cluster, *found["run"])
+
+
+def runs(clusters: Sequence[str]) -> Iterator[tuple[float, Run]]:
+    """The runs on `clusters`, with the time of their submission, as `serried ps` lists them."""
+    answers = relay.listings(clusters, _EVERYTHING, opened=_session)
+    _warn_of(answers, stacklevel=4)
+    for answer, found in index.each_once(answers):
+        for run in found:
+            yield run.created, FarRun(answer.cluster, run.id, run.name)
+
+
+def _warn_of(answers: Iterable[index.ClusterRuns], stacklevel: int) -> None:
+    for answer in answers:
+        if answer.problem:
+            text = f"{answer.problem.message}; its runs are those of {ago(time.time() - answer.asked)}"
+            warnings.warn(text if answer.asked else answer.problem.message, SerriedWarning, stacklevel=stacklevel)
+
+
+def find(word: str, error: SerriedError) -> Run:
+    """The run of another cluster that `word` means, after `index.find` raised `error`: it may know none of it yet."""
+    if isinstance(error, RunNotFoundError):
+        name = word.partition("/")[0]
+        word_or_any = "" if name == names.LAST_RUN else name
+        _warn_of(relay.listings(index.clusters(), word=word_or_any, opened=_session), stacklevel=4)
+        try:
+            return _found(word)
+        except Elsewhere as known:
+            error = known
+    if not isinstance(error, Elsewhere):
+        raise error
+    name, slash, task = word.partition("/")
+    return FarRun(error.cluster, *_ask(error.cluster, "find", f"{error.run or name}{slash}{task}"))
+
+
+def described(found: Iterable[Run]) -> dict[str, tuple[dict[str, Any], list[str]]]:
+    """Each of the runs elsewhere as JSON, and as a row of a table: one question for each cluster.
+
+    Those of a cluster that is not connected are as they were known last. Raises NotConnected if one was not known.
+    """
+    rows: dict[str, tuple[dict[str, Any], list[str]]] = {}
+    there = sorted((str(run._cluster), run.id) for run in found if run._cluster is not None)  # noqa: SLF001 - of this room
+    for cluster, pairs in itertools.groupby(there, key=lambda pair: pair[0]):
+        own = [run for _, run in pairs]
+        try:
+            answer = _ask(cluster, "described", runs=own)
+            rows |= {run: ({**row[0], "cluster": cluster}, row[1]) for run, row in zip(own, answer)}
+        except NotConnected as lost:
+            known = index.last_answer(cluster)
+            last = {run.id: run for run in known.runs}
+            if not last.keys() >= set(own):
+                raise
+            _warn_of([known._replace(problem=lost)], stacklevel=5)
+            since, stale = f"as of {ago(time.time() - known.asked)}", {"stale_since": iso(known.asked)}
+            for run in own:
+                row = [run, last[run].name, str(last[run].status.get("state")), "", "", since]
+                rows[run] = {**last[run].status, "cluster": cluster, **stale}, row
+    return rows
+
+
+# What follows runs over there.
+
+
+def answer(values: Mapping[str, Any], content: BinaryIO, output: BinaryIO) -> dict[str, Any]:
+    """Make a call of the API, and return its value, its warnings, and an error that is not Serried's."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", SerriedWarning)
+        value, raised = None, None
+        try:
+            value = _called(values["call"], values.get("run", ""), values["arguments"], content, output)
+        except tuple(_RAISED.values()) as error:
+            raised = next(name for name, kind in _RAISED.items() if isinstance(error, kind)), str(error)
+    texts = [str(each.message) for each in told if issubclass(each.category, SerriedWarning)]
+    return {"value": value, "raised": raised, "warnings": texts}
+
+
+def _found(word: str) -> Run:
+    selection = index.find(word)
+    return Run(selection.record, selection.task)
+
+
+def _called(call: str, word: str, arguments: dict[str, Any], content: BinaryIO, output: BinaryIO) -> Any:
+    if call == "submit":
+        return _submit(content=content.read(), **arguments)
+    if call == "described":
+        return RunList(map(_found, arguments["runs"])).described()
+    run = _found(word)
+    if call == "returned":
+        output.write(run._returned(**arguments))  # noqa: SLF001 - of this room
+    elif call in _MEMBERS:
+        member = getattr(run, call)
+        return _encoded(member(**arguments) if callable(member) else member)
+    return run.id, run.name
+
+
+def _encoded(value: Any) -> Any:
+    """What a member of a run returns, as JSON has it."""
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, Output):
+        return str(value.path), str(value.file), value.bytes, value.changed, value.is_fetched
+    return [it.id if isinstance(it, Run) else _encoded(it) for it in value] if isinstance(value, list) else value
+
+
+def _submit(*, content: bytes, seen: Sequence[str], **document: Any) -> dict[str, Any]:
+    """Submit, or return warnings that the caller has not seen yet."""
+    prepared = _prepared(content=content, **document)
+    refuse_in_place(prepared)
+    new = [(text, text.code if isinstance(text, Risk) else "") for text in prepared.warnings if text not in seen]
+    if new:
+        return {"warnings": new, "run": None}
+    record = deliver(prepared)
+    return {"warnings": [], "run": (record.id, record.summary.name), "later": unqueued(record)}
+
+
+def _prepared(
+    *,
+    content: bytes,
+    request: Mapping[str, Any] | None = None,
+    function: Mapping[str, Any] | None = None,
+    run: str = "",
+    how: Mapping[str, Any] | None = None,
+) -> Prepared:
+    if request is None:
+        selection = index.find(run)
+        find_out(selection.record)
+        return prepare_again(selection, os.environ, **(how or {}))
+    decided = decide(Request(**request), Path.cwd(), os.environ)
+    plan = named(decided.plan, function["name"]) if function else decided.plan
+    if function and not (has_own_python(plan) or plan.environment.modules or plan.environment.setup):
+        wanted = "python{}.{}".format(*function["version"])
+        python = next(filter(None, map(shell.which, (wanted, "python3"))), sys.executable)
+        plan = plan._replace(command=(python, *plan.command[1:]))
+    prepared = prepare(plan, decided.resolved, os.environ, decided.each, decided.jobs)
+    if function and function["needs"]:
+        _check_python(prepared, function["needs"])
+    return prepared._replace(calls=content)
+
+
+def _check_python(prepared: Prepared, version: Sequence[int]) -> None:
+    """Raise UsageError unless the Python of the ranks can load a function that was pickled with its code."""
+    plan, package = prepared.plan, "cloudpickle"
+    if "/" in plan.command[0]:
+        code = environments.ABOUT.replace("PACKAGE", package)
+        found = json.loads(shell.run([plan.command[0], "-c", code], env=prepared.environment).stdout or "{}")
+    else:
+        found = environments.about(plan, prepared.environment, entering(plan), package)
+    has, needs = str(found.get("python")), ".".join(map(str, version))
+    place = f"`{plan.command[0]}`" if "/" in plan.command[0] else environments.describe(plan.environment)
+    if has.split(".")[:2] != needs.split("."):
+        message = f"the function needs Python {needs}, as here, and {place} has {has}"
+    elif not found.get(package):
+        message = f"the function needs `{package}`, and {place} does not have it"
+    else:
+        return
+    hint = f"`venv` or `conda` of `[environment]`: one over there with Python {needs} and {package}"
+    raise UsageError(message, hint=f"{hint}\nor move the function into a module of the project")
