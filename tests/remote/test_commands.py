@@ -60,6 +60,7 @@ def test_a_run_is_submitted_followed_and_listed_from_the_laptop(
     run = submitted.stdout.strip()
     assert here("wait", "last").returncode == 0
     assert "hello from fir" in here("logs", run[:4]).stdout
+    assert f"  source      {os.uname().nodename}:{tmp_path}/laptop/digits\n" in here("show", run).stdout
     wait_until(lambda: listed() == [(run, "COMPLETED", "beech")])
     fetched = here("fetch", run, "--to", str(tmp_path / "results"), "--json")
     assert (fetched.returncode, json.loads(fetched.stdout)["copied"]) == (0, ["out.txt"])

@@ -11,6 +11,7 @@ import shutil
 import stat
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -286,6 +287,18 @@ def test_the_values_of_an_env_file_travel_as_variables_and_not_as_a_file(project
     plan = decide(Request(cluster="local"), project, there).plan
     assert plan.environment.secrets == ("TOKEN",)
     assert job_environment(plan, there)["TOKEN"] == "abc def"
+
+
+def test_a_project_that_cannot_be_sent_gets_no_hint_at_a_run_in_place(project, tmp_path, monkeypatch):
+    monkeypatch.setattr(snapshot, "FILES_LIMIT", 1)
+    request = Request(cluster="local", command=("true",), overrides={"clusters.local.root": str(tmp_path / "runs")})
+    decided, hints = decide(request, project, os.environ), []
+    submit = partial(prepare, decided.plan, decided.resolved, os.environ)
+    for action in (partial(remote.survey, project, os.environ), submit):
+        with pytest.raises(UsageError, match="the snapshot would hold") as raised:
+            action()
+        hints.append(raised.value.hint.partition(" under `[project]`")[2])
+    assert hints == ["", ", or run in place: `--set project.snapshot=false`"]
 
 
 def test_several_experiments_and_old_runs_travel_with_the_secrets_of_each(project, monkeypatch):

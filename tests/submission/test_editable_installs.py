@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from serried.base.errors import UsageError
-from serried.submission.snapshot import redirect, site_folders, survey
+from serried.submission.snapshot import IN_PLACE, redirect, site_folders, survey
 
 FINDER = """from __future__ import annotations
 MAPPING: dict[str, str] = {mapping!r}
@@ -93,4 +93,4 @@ def test_an_install_that_would_still_import_the_project_is_refused(project, site
     (project / "__pycache__/links").mkdir(parents=True)
     with pytest.raises(UsageError, match=message) as caught:
         redirected(project, site, files)
-    assert "project.snapshot=false" in (caught.value.hint or "")
+    assert caught.value.code == IN_PLACE

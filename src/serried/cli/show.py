@@ -188,12 +188,14 @@ class ShowPage:
     def facts(self) -> list[tuple[str, str]]:
         """`(label, text)`; a text may be empty."""
         plan, status, summary, record = self.plan, self.status, self.summary, self.selection.record
-        config, commit = "", str((read_json(record.directory.source) or {}).get("commit") or "")[:12]
+        kept = read_json(record.directory.source) or {}
+        config, commit = "", str(kept.get("commit") or "")[:12]
         if self.config is not None:
             which = "all settings" if self.config["kept"] is not None else "these settings"
             told = settings_text(self.config["told"])
             config = ", ".join(filter(None, (told, f"hash {self.config['fingerprint']} of {which}")))
-        source = [plan.source.directory if plan else "", f"commit {commit}" if commit else ""]
+        folder = plan.source.directory if plan else ""
+        source = [printable(str(kept.get("origin") or folder)), f"commit {commit}" if commit else ""]
         source += ["with the changes in diff.patch of the record"] if commit and record.directory.diff.exists() else []
         job = f", {jobs_text(status.job.split(','))}" if status.job else ""
         last = f", attempt {status.attempt}" if (status.attempt or 1) > 1 else ""

@@ -406,6 +406,7 @@ def _write_source(record: Record, prepared: Prepared, plan: Plan, archive: Archi
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "directory": plan.source.directory,
+        "origin": sent.origin if (sent := snapshot.sent_project(Path(plan.source.directory))) else None,
         "commit": revision.commit,
         "branch": revision.branch,
         "dirty": revision.is_dirty,

@@ -575,6 +575,18 @@ def job_environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
+@contextlib.contextmanager
+def _or_in_place() -> Iterator[None]:
+    """Hint at it where a snapshot is not possible, unless another machine has sent the command."""
+    try:
+        yield
+    except UsageError as error:
+        if error.code == snapshot.IN_PLACE and names.AT not in os.environ:
+            error.hint = f"{error.hint}, or run in place: `--set project.snapshot=false`"
+        raise
+
+
+@_or_in_place()
 def _surveyed(plan: Plan, resolved: config.Resolved, project: Path) -> tuple[Plan, Survey | None, tuple[str, ...]]:
     """The plan, the survey of its snapshot, and warnings.
 
@@ -609,11 +621,13 @@ def _survey(plan: Plan, resolved: config.Resolved, project: Path, within: str = 
     return snapshot.survey(project, [*link, *map(glob.escape, secret)], leave_out=apart, start=plan.source.workdir)
 
 
+@_or_in_place()
 def _with_snapshot(plan: Plan, surveyed: Survey, environment: Mapping[str, str]) -> Plan:
     if not _is_held(surveyed, plan.source.workdir):
         raise UsageError(
             f"the working directory `{plan.source.workdir}` is not in the snapshot: git ignores it, or it is empty",
-            hint="put a file into it that git does not ignore, or run in place: `--set project.snapshot=false`",
+            hint="put a file into it that git does not ignore",
+            code=snapshot.IN_PLACE,
         )
     prefixes = [] if plan.container else environments.package_prefixes(plan, environment)
     redirected = snapshot.redirect(surveyed, [site for prefix in prefixes for site in site_folders(prefix)])

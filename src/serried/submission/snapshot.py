@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 NEVER_TAKEN = ("__pycache__", "*.pyc", "*.pyo", ".git")
 """Caches that git lists if they are neither tracked nor ignored."""
+IN_PLACE = "in-place"
+"""The code of errors that a run in place does not have."""
 PRIVATE = ".env"
 """This file holds secrets by convention. If git does not track it, the snapshot links it."""
 SCAN_LIMIT = 200_000
@@ -235,8 +237,8 @@ def survey(
     if _is_home(project.resolve()):
         raise UsageError(
             f"`{project}` cannot be a project: its snapshot would include your home directory",
-            hint="run this in the folder of your code, or give it a `serried.toml` (serried init); "
-            "`--set project.snapshot=false` runs in place",
+            hint="run this in the folder of your code, or give it a `serried.toml` (serried init)",
+            code=IN_PLACE,
         )
     excluded = [os.path.relpath(path, project) for path in leave_out if path.is_relative_to(project)]
     if sent := sent_project(project):
@@ -362,8 +364,8 @@ def _from_git(project: Path, start: str = os.curdir) -> _Listed | None:
     except GitError as error:
         if not any((folder / ".git").exists() for folder in (project, *project.parents)):
             return None
-        hint = "fix the error that git reports, or use `--set project.snapshot=false` to run in place"
-        raise UsageError("git does not list this project's files", hint=hint, details=str(error)) from error
+        message, hint = "git does not list this project's files", "fix the error that git reports"
+        raise UsageError(message, hint=hint, details=str(error), code=IN_PLACE) from error
     if not listed:
         return None
     files: list[str] = []
@@ -418,7 +420,8 @@ def _from_walk(project: Path, link: Sequence[str], excluded: Sequence[str]) -> _
                 raise UsageError(
                     f"`{project}` has more than {SCAN_LIMIT:,} files: too many for a snapshot",
                     hint="create a git repository there, with a `.gitignore`; or link folders of data by "
-                    '`link = ["data"]` under `[project]`; or use `--set project.snapshot=false`',
+                    '`link = ["data"]` under `[project]`',
+                    code=IN_PLACE,
                 )
             path = f"{folder}/{entry.name}" if folder else entry.name
             if _matches(entry.name, CACHES) or _matches(path, link) or path in excluded:
@@ -554,8 +557,8 @@ def _refuse_if_large(sizes: Mapping[str, int]) -> None:
     raise UsageError(
         message,
         details="\n".join(largest),
-        hint="add data to `.gitignore` (it is then linked, not copied), link it by "
-        '`link = ["data"]` under `[project]`, or run in place: `--set project.snapshot=false`',
+        hint='add data to `.gitignore` (it is then linked, not copied), link it by `link = ["data"]` under `[project]`',
+        code=IN_PLACE,
     )
 
 
@@ -656,8 +659,8 @@ def redirect(survey: Survey, site_folders: Sequence[Path]) -> tuple[str, ...]:
             if relative != "." and not any(path.startswith(f"{relative}/") for path in survey.files):
                 raise UsageError(
                     f"an editable install in `{site}` points to `{folder}`, which is not in the snapshot",
-                    hint="install the project without `editable_mode=strict`, or without `-e` (`pip install .`), "
-                    "or run in place: `--set project.snapshot=false`",
+                    hint="install the project without `editable_mode=strict`, or without `-e` (`pip install .`)",
+                    code=IN_PLACE,
                 )
             found[relative] = None
     return tuple(found)
@@ -696,8 +699,7 @@ def _hooked(module: Path, project: Path) -> Iterator[Path]:
     # The project's path, and not only a longer path that begins with it.
     if mapping is None and re.search(re.escape(str(project)) + r"(?![^/'\"\\])", code):
         message = f"`{module}` imports this project by a hook that Serried cannot redirect to a snapshot"
-        hint = "install it without `-e` (`pip install .`), or run in place: `--set project.snapshot=false`"
-        raise UsageError(message, hint=hint)
+        raise UsageError(message, hint="install it without `-e` (`pip install .`)", code=IN_PLACE)
     for name, where in (mapping or {}).items():
         target = Path(os.path.realpath(where))
         if not target.is_relative_to(project):
@@ -705,8 +707,7 @@ def _hooked(module: Path, project: Path) -> Iterator[Path]:
         parts = name.split(".")
         if list(target.with_suffix("").parts[-len(parts) :]) != parts:
             message = f"package `{name}` has an editable install from `{target}`, a folder of another name"
-            hint = "rename the folder to the package's name, or run in place: `--set project.snapshot=false`"
-            raise UsageError(message, hint=hint)
+            raise UsageError(message, hint="rename the folder to the package's name", code=IN_PLACE)
         yield target.parents[len(parts) - 1]
 
 
