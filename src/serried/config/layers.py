@@ -830,6 +830,7 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
     *,
     is_script: bool = False,
     script_text: bytes | None = None,
+    look: bool = True,
 ) -> Resolved:
     """Select experiment and cluster, and every setting.
 
@@ -842,6 +843,7 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
         environ: the user's environment.
         is_script: `command` is a job script, relative to the current folder, with its arguments.
         script_text: the text of that script, if it is not in a file.
+        look: query the scheduler or this machine for what the profile does not say.
 
     Raises:
         UsageError: settings are wrong or missing (ConfigError: in a file, with its line).
@@ -851,7 +853,7 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
     given = gather(files, overrides, environ)
     chosen = _experiment(name, command, given, files, here)
     where, warnings = _cluster(cluster, chosen, given, environ)
-    settings = stack(with_cluster(given, where.value, environ), chosen, where.value)
+    settings = stack(with_cluster(given, where.value, environ, look=look), chosen, where.value)
     script = None
     of_script: list[str] = []
     if is_script or (command is None and ("script",) in settings):
