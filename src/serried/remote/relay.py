@@ -25,7 +25,6 @@ from serried.records.index import ClusterRuns, RunElsewhere
 from serried.remote import link
 from serried.remote.client import ConnectionLost, RemoteRequest, RemoteSession
 from serried.schema import names
-from serried.submission.request import secrets_in
 from serried.views import console
 
 _OF_TERMINAL = ("TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR")
@@ -58,6 +57,8 @@ def relay(
         instead = "serried ps --watch, or serried watch RUN --once" if words[0] == "watch" else None
         raise UsageError(f"`serried {words[0]}` works only on a login node of `{error.cluster}`", hint=instead)
     if across == "repeats":
+        from serried.submission.request import secrets_in  # a list of runs needs none of it
+
         error.variables = secrets_in(Path.cwd(), error.cluster, os.environ)
     terminals = [stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)]
     with _session(error.cluster, across) as session:
