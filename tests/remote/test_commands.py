@@ -180,3 +180,21 @@ def test_results_come_while_the_program_writes_them(
     assert following.returncode == 0, err
     assert json.loads(out)["copied"] == ["log.csv", "log.ready.tmp", "model.bin"]
     assert (project / "results/log.csv").read_text() == "epoch,loss\n1,0.5\n"
+
+
+@pytest.mark.usefixtures("fir", "project")
+def test_a_run_over_there_is_watched_on_this_terminal() -> None:
+    serried = (sys.executable, "-m", "serried", "watch", "last")
+    program = "import time\nprint('it waits', flush=True)\nwhile True: time.sleep(1)"
+    run = here("submit", "--cluster", "beech", "--time", "5m", "--", "/usr/bin/python3", "-c", program).stdout.strip()
+    status, shown = at_terminal(serried, ("it waits", "\x03"))
+    assert (status, f"{run} python3 RUNNING" in shown, "every 5s, Ctrl-C ends" in shown) == (0, True, True), shown
+    assert here("stop", run, "-y").returncode == 0
+    here("wait", run)
+    status, shown = at_terminal(serried)
+    assert (status, f"{run} python3 CANCELLED" in shown, "Ctrl-C ends" in shown) == (0, True, False), shown
+    no_terminal = here("watch", run)
+    assert (no_terminal.returncode, no_terminal.stderr) == (
+        2,
+        "error: `serried watch` needs a terminal\n\nhint: serried watch --once prints the page once\n",
+    )

@@ -43,8 +43,9 @@ def watch_command(
 ) -> None:
     r"""Watch runs: state, step, time left, GPUs, loss, ranks and output.
 
-    Without RUN it lists all runs. Closing it changes nothing: the runs continue. The keys are at the bottom,
-    and `?` explains them. It needs Textual:
+    Without RUN it lists the runs of this machine; `serried ps --watch` lists those of all clusters. Closing it
+    changes nothing: the runs continue. The keys are at the bottom, and `?` explains them. The page of a run
+    on another cluster has no keys. Others need Textual:
 
     \b
       pip install '.[watch]'     in a clone of Serried
@@ -79,19 +80,41 @@ def watch_command(
 
 
 def _print_once(selection: Selection | None, *, ascii_only: bool) -> None:
+    for line in _page(selection, ascii_only=ascii_only)[0]:
+        console.out(line)
+
+
+def _page(selection: Selection | None, *, ascii_only: bool, rows: int = 0) -> tuple[list[str], bool]:
+    """The page as text, in as many lines as the terminal has, or `rows`; and whether its run has ended."""
     from serried.views.watch import pages
     from serried.views.watch.reader import Reader, Shown
 
     read = Reader().read_once(Shown(selection))
     if selection is None or read.tasks is not None:
-        rows = read.rows if read.tasks is None else read.tasks
-        lines = pages.printed_list("runs" if selection is None else f"tasks of {selection}", rows, read.notice)
+        runs = read.rows if read.tasks is None else read.tasks
+        lines = pages.printed_list("runs" if selection is None else f"tasks of {selection}", runs, read.notice)
     elif read.page is not None:
-        lines = pages.printed_run(read.page, shutil.get_terminal_size((80, 24)).lines)
+        lines = pages.printed_run(read.page, rows or shutil.get_terminal_size((80, 24)).lines)
     else:
         lines = [read.notice or f"the record of {selection} cannot be read"]
-    for line in lines:
-        console.out(pages.in_ascii(line) if ascii_only else line)
+    return [pages.in_ascii(line) if ascii_only else line for line in lines], bool(read.page and read.page.has_ended)
+
+
+def _watch_from_afar(selection: Selection, *, ascii_only: bool) -> None:
+    """Print the page again and again, in place of the last one, until the run has ended or Ctrl-C.
+
+    A laptop brings no Textual to the login node.
+    """
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            room = shutil.get_terminal_size((80, 24)).lines - 2
+            head = console.style(f"{local_time(time.time())}, every {_SHORTEST_WATCH_SECONDS:g}s, Ctrl-C ends", "quiet")
+            lines, has_ended = _page(selection, ascii_only=ascii_only, rows=room)
+            console.out(_CLEAR + "\n".join([*([] if has_ended else [head]), *lines[:room]]))
+            sys.stdout.flush()
+            if has_ended:
+                return
+            console.await_more(_SHORTEST_WATCH_SECONDS)
 
 
 def _watch_on_terminal(selection: Selection | None, *, light: bool, ascii_only: bool) -> None:
@@ -99,6 +122,9 @@ def _watch_on_terminal(selection: Selection | None, *, light: bool, ascii_only: 
     has_terminal = all(stream is not None and stream.isatty() for stream in streams)
     if not has_terminal or os.environ.get("TERM", "dumb") == "dumb":
         raise UsageError("`serried watch` needs a terminal", hint="serried watch --once prints the page once")
+    if selection and names.AT in os.environ:
+        _watch_from_afar(selection, ascii_only=ascii_only)
+        return
     try:
         with console.status_line("starting"):
             from serried.views.watch.app import WatchApp

@@ -53,8 +53,8 @@ def relay(
     if across == "submits" and not error.names_cluster:
         hint = f"`--cluster {error.cluster}`, without `--dry-run`, submits where that run is"
         raise UsageError(error.message, hint=hint)
-    if across == "stays" or (words[0] == "watch" and "--once" not in words):
-        instead = "serried ps --watch, or serried watch RUN --once" if words[0] == "watch" else None
+    if across == "stays" or (words[0] == "watch" and "--web" in words):
+        instead = "serried watch RUN, on the terminal" if words[0] == "watch" else None
         raise UsageError(f"`serried {words[0]}` works only on a login node of `{error.cluster}`", hint=instead)
     if across == "repeats":
         from serried.submission.request import secrets_in  # a list of runs needs none of it
