@@ -52,6 +52,18 @@ def test_a_root_may_name_variables_and_must_be_absolute(folder: Path, monkeypatc
     )
 
 
+def test_folders_of_a_cluster_elsewhere_are_shown_as_they_are_there(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PSCRATCH", "/scratch/of/the/laptop")
+    file = Path(os.environ["XDG_CONFIG_HOME"], "serried", "config.toml")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text('[clusters.oak]\nlogin = "oak"\n')
+    oak = {"cluster": "oak", "command": BARE, "resources__gpus": 1}
+    found = resolve(folder, **oak)
+    shown = (found.cluster.site.root, found.cluster.site.scratch, str(found.origins["cluster.root"]), found.notes)
+    assert shown == ("~/serried", "", "default, unless its login node sets SCRATCH", ())
+    assert resolve(folder, clusters__oak__root="$SCRATCH/runs", **oak).cluster.site.root == "$SCRATCH/runs"
+
+
 def test_a_root_that_names_the_user_is_found_by_cron_too(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("USER", raising=False)
     monkeypatch.setenv("LOGNAME", "ada")

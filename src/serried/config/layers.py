@@ -443,7 +443,11 @@ Part = TypeVar("Part")
 class Builder:
     """Builds tables from settings, and collects origins and notes."""
 
-    def __init__(self, settings: Mapping[Keys, Setting], cluster: str, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, settings: Mapping[Keys, Setting], cluster: str, environ: Mapping[str, str], *, is_elsewhere: bool = False
+    ) -> None:
+        """`is_elsewhere`: only another machine knows the home and the variables that the cluster's folders name."""
+        self._is_elsewhere = is_elsewhere
         self._settings = settings
         self._cluster = cluster
         self._environ = environ
@@ -464,11 +468,11 @@ class Builder:
         scheduler = given.get("scheduler", Cluster.scheduler)
         its = schedulers.traits(scheduler)
         for key in ("root", "scratch", "private"):
-            if given.get(key):
+            if given.get(key) and not self._is_elsewhere:
                 given[key] = self._expanded(key, given[key])
         given["root"] = self._root(given.get("root"), scheduler, is_this_machine=its.is_this_machine)
         if not given.get("scratch"):
-            given["scratch"] = "" if its.is_this_machine else _scratch(self._environ)[1]
+            given["scratch"] = "" if its.is_this_machine or self._is_elsewhere else _scratch(self._environ)[1]
         fields = definitions.fields_of(Cluster, given)
         fields["site"] = fields["site"]._replace(
             name=self._cluster,
@@ -709,6 +713,9 @@ class Builder:
         return tuple(staged)
 
     def _root(self, root: str | None, scheduler: str, *, is_this_machine: bool) -> str:
+        if self._is_elsewhere:
+            self.origins.setdefault("cluster.root", Origin("default", "default, unless its login node sets SCRATCH"))
+            return root or "~/serried"
         if not root:
             root, reason = _default_root(self._environ, is_this_machine=is_this_machine)
             self.origins["cluster.root"] = Origin("default", reason)
@@ -862,7 +869,8 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
         settings = stack(with_cluster(given, where.value, environ), chosen, where.value)
         settings, of_script = _without_launch(settings, own_keys(given, chosen, where.value))
         of_script += script.directives.notes
-    builder = Builder(settings | {("cluster",): where}, where.value, environ)
+    is_elsewhere = _is_elsewhere(where.value, settings, given, environ)
+    builder = Builder(settings | {("cluster",): where}, where.value, environ, is_elsewhere=is_elsewhere)
     project, place = builder.project(files), builder.cluster()
     requested = builder.experiment(chosen, command, project, place, here, is_script=is_script)
     experiment, notes, fitted = _fit(requested, place, builder.origins)
@@ -870,7 +878,6 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
     limit = experiment.limit
     if script and script.directives.requeues and not limit.restarts and limit.total_time_seconds is None:
         of_script.append("`-r y` of the script has no effect without `--chain N`, which allows N attempts")
-    is_elsewhere = _is_elsewhere(place, given, environ)
     return Resolved(
         project=project,
         experiment=experiment,
@@ -883,7 +890,7 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
             *_unknown_gpus(experiment, place),
             *_misspelt_clusters(given, chosen),
         ),
-        notes=(*(() if is_elsewhere else builder.notes), *notes, *of_script),  # this home is not the one over there
+        notes=(*builder.notes, *notes, *of_script),
         experiments=tuple(experiment_names(given)),
         script=script,
         replaced=_replaced(settings, script, origins) if script else frozenset(),
@@ -891,12 +898,16 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
     )
 
 
-def _is_elsewhere(cluster: Cluster, given: list[Layer], environ: Mapping[str, str]) -> bool:
-    its = schedulers.traits(cluster.site.scheduler)
-    if not cluster.login or its.is_this_machine or environ.get(names.AT) == cluster.name:
+def _is_elsewhere(
+    cluster: str, settings: Mapping[Keys, Setting], given: list[Layer], environ: Mapping[str, str]
+) -> bool:
+    login, configured = (settings.get(("clusters", cluster, key)) for key in ("login", "scheduler"))
+    scheduler = configured.value if configured else Cluster.scheduler
+    its = schedulers.traits(scheduler)
+    if not (login and login.value) or its.is_this_machine or environ.get(names.AT) == cluster:
         return False
-    layers = with_cluster(given, cluster.name, environ, look=False)
-    return not (its.is_here(environ) and _may_be_here(cluster.name, layers, cluster.site.scheduler, environ))
+    layers = with_cluster(given, cluster, environ, look=False)
+    return not (its.is_here(environ) and _may_be_here(cluster, layers, scheduler, environ))
 
 
 _OF_SIZE = frozenset({"nodes", "gpus", "gpu_type", "ranks", "cpus", "mem", "mem_per_node", "mem_per_cpu"})
