@@ -481,7 +481,7 @@ def _sizes(project: Path, files: Iterable[str]) -> dict[str, int]:
     sizes = {}
     for path in files:
         try:
-            status = os.lstat(project / path)
+            status = os.lstat(f"{project}/{path}")  # of thousands: `Path` takes longer than the call
             if stat.S_ISLNK(status.st_mode) and (project / path).readlink().match(LOG_OF_SCRIPT):
                 continue
         except (FileNotFoundError, NotADirectoryError):
@@ -495,7 +495,7 @@ def _escaping(project: Path, files: Sequence[str]) -> Iterator[str]:
     """A warning for each symbolic link that leads out of the project: the job sees later edits there."""
     root = project.resolve()
     for path in files:
-        if (root / path).is_symlink():
+        if os.path.islink(f"{root}/{path}"):  # noqa: PTH114 - as above
             target = (root / path).resolve()
             if not target.is_relative_to(root):
                 yield f"`{path}` is a link to `{target}`, outside the project: its content is not frozen"
