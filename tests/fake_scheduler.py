@@ -62,6 +62,12 @@ class FakeScheduler:
             raise SchedulerUnreachable("slurm does not answer")
         return {key: job for key, job in self.jobs.items() if job.id in ids or f"{job.id}_{job.task}" in ids}
 
+    def poll_others(self, users: Sequence[str]) -> Mapping[tuple[str, int | None], Job]:
+        self.polls.append(tuple(users))
+        if not self.answers:
+            raise SchedulerUnreachable("slurm does not answer")
+        return self.jobs
+
     def split(self, job: str) -> tuple[str, int | None]:
         return Slurm().split(job)
 

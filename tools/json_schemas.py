@@ -49,7 +49,7 @@ _LIVE |= dict.fromkeys(("seconds_left", "limit_seconds_left", "notice_seconds_le
 _PROGRESS: Shape = {**_LIVE, "metrics": {"*": "ns"}, "ranks": "i?", "warnings": ["o"]}
 _RUN: Shape = {
     "id": "s",
-    **dict.fromkeys(("name", "project", "experiment", "cluster", "scheduler", "job"), "s?"),
+    **dict.fromkeys(("user", "name", "project", "experiment", "cluster", "scheduler", "job"), "s?"),
 }
 _RUN |= {"state": "s", "exit_code": "i?", "cause": "s?", "message": "s?", "conditions": ["#condition"], "reason": "s?"}
 _RUN |= {"attempt": "i?", **dict.fromkeys(("created", "expected_start", "started", "ended", "stale_since"), "s?")}

@@ -143,6 +143,7 @@ def test_json_is_one_value_with_utc_times(serried, make):
         "runs": [
             {
                 "id": "cccccc",
+                "user": None,
                 "name": "done",
                 "project": "digits",
                 "experiment": "train",

@@ -65,6 +65,37 @@ def test_a_group_shares_what_it_asks_to_share(ask, root, tree):
     assert set(tree(root).values()) == {"0o750", "0o640", "0o777"}  # links have no mode of their own
 
 
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_a_shared_run_is_readable_whatever_the_umask_and_members_own_their_runs_alone(ask, root, tree, mask):
+    root.mkdir(mode=0o700)
+    root.chmod(0o3770)
+    before = os.umask(mask)
+    try:
+        record = deliver(ask(overrides={"project.share": "group"}))
+    finally:
+        assert os.umask(before) == mask
+    modes = tree(root)
+    above = [record.where.path.parent.parent, record.where.path.parent]
+    assert [oct(path.stat().st_mode & 0o7777) for path in above] == ["0o3770", "0o3770"]
+    assert {mode for path, mode in modes.items() if root / path not in above} == {"0o2750", "0o640", "0o777"}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to another user: sudo pytest")
+def test_code_and_programs_in_folders_of_another_member_are_not_used(ask, root):
+    first = deliver(ask(name="one"))
+    for folder in (root, root / ".serried", root / ".serried" / "agents", *first.where.path.parents[:2]):
+        os.chown(folder, 54321, 54321)
+    sources = first.where.path.parents[1] / "sources"
+    os.chown(sources, 54321, 54321)
+    second = deliver(ask(name="two"))
+    assert Path(second.plan.source.archive).parent.name == "sources-0"
+    assert second.where.agent.readlink().parent == root / ".serried-0" / "agents"
+    for folder in (root / ".serried-0", sources.with_name("sources-0")):
+        os.chown(folder, 54321, 54321)
+    with pytest.raises(UsageError, match="belongs to another user"):
+        deliver(ask(name="three"))
+
+
 def test_runs_below_a_root_share_what_they_bring_along_of_serried(ask, root):
     runs = [deliver(ask(name=name)) for name in ("one", "two")]
     sizes = [sum(path.lstat().st_size for path in run.where.path.rglob("*") if not path.is_dir()) for run in runs]

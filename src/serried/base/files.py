@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, List, Mapping, Optional, Tuple
+from typing import Any, BinaryIO, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from serried.base import NamedTuple
 
@@ -21,6 +21,7 @@ PRIVATE_DIRECTORY = 0o700
 RESERVE_BYTES = 65_536
 LARGEST_BYTES = 1 << 28
 """No document or journal of Serried is larger; a damaged file may claim any size."""
+_LARGEST_OF_OTHERS = 1 << 25
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -33,6 +34,33 @@ class Modes(NamedTuple):
 
 MODES = {"user": Modes(0o700, 0o600, 0o077), "group": Modes(0o750, 0o640, 0o027)}
 """The modes of a run's files, by `Plan.share`."""
+GROUP_FILE, GROUP_DIRECTORY = MODES["group"].file, MODES["group"].directory
+"""Of what ranks write. Their umask takes the group's part away, unless the run is shared."""
+
+_OWNERS: Dict[str, int] = {}
+"""Folders of other users that this process reads, and their owners."""
+
+
+def trust_only(folder: Path, owner: int) -> None:
+    """From now on open a file below `folder` only if it belongs to `owner`.
+
+    A link that another user has left there may lead to a file of this user, who would then print or copy it.
+    """
+    _OWNERS[f"{folder}/"] = owner
+
+
+def _owner_of(path: Path) -> Optional[int]:
+    """Whose a file has to be; None if anybody's will do."""
+    return next((owner for folder, owner in _OWNERS.items() if str(path).startswith(folder)), None)
+
+
+@contextlib.contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def check_ours_alone(folder: Path) -> None:
@@ -51,6 +79,12 @@ def is_ours_alone(folder: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def own_folder(folder: Path) -> Path:
+    """`folder`, or `folder-UID` where several users share what is above: their code would run as this user."""
+    is_ours = is_ours_alone(folder) or not os.path.lexists(folder)
+    return folder if is_ours else folder.with_name(f"{folder.name}-{os.getuid()}")
 
 
 def make_ours_alone(folder: Path, mode: int = PRIVATE_DIRECTORY) -> Path:
@@ -139,16 +173,21 @@ def open_regular(path: Path) -> BinaryIO:
     if "\0" in str(path):
         raise OSError(errno.EINVAL, "its path has a NUL", str(path))
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    state = os.fstat(descriptor)
+    if not stat.S_ISREG(state.st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
+    if _owner_of(path) not in (None, state.st_uid):
+        os.close(descriptor)
+        raise PermissionError(errno.EPERM, "not a file of the run's owner", str(path))
     return os.fdopen(descriptor, "rb")
 
 
 def read_bytes(path: Path) -> bytes:
     """The content of a document or journal. Raises OSError, also if it is no regular file or far too large."""
     with open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size > LARGEST_BYTES:
+        largest = LARGEST_BYTES if _owner_of(path) is None else _LARGEST_OF_OTHERS
+        if os.fstat(file.fileno()).st_size > largest:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         return file.read()
 

@@ -228,6 +228,8 @@ def maker(run: str) -> str:
     return f"run {run}" if run else "another job of yours"
 
 
+MOST_INDICES = 10_000_000
+"""Slurm's highest MaxArraySize is 4,000,001."""
 SHORTEST_PROGRESSION = 3
 """Two numbers are written `4,8`; from three on a range with a step is shorter."""
 
@@ -243,13 +245,16 @@ def compress(indices: Iterable[int]) -> str:
 def expand(text: str) -> List[int]:
     """The indices that `text` names, in its order; the limit after `%` is ignored.
 
-    Raises ValueError where it is no such list (`[1-3,...` cut short, say).
+    Raises ValueError where it is no such list (`[1-3,...` cut short, say), or far longer than any array.
     """
     indices: List[int] = []
     for item in text.strip("[]").partition("%")[0].split(","):
         span, _, step = item.partition(":")
         first, dash, last = span.partition("-")
-        indices += range(int(first), int(last if dash else first) + 1, int(step or 1))
+        found = range(int(first), int(last if dash else first) + 1, int(step or 1))
+        if len(found) > MOST_INDICES:
+            raise ValueError(f"{item} are too many")
+        indices += found
     return indices
 
 

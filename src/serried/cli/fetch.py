@@ -68,7 +68,7 @@ def command(
         raise UsageError("`--follow` copies to a folder", hint="`--to DIR`, without `--dry-run`")
     followed = FollowedCopy(target.expanduser(), force=force) if follow and target else None
     try:
-        selection = run_view.select(run, own=True)
+        selection = run_view.select(run, own=True, of_others=True)
     except Elsewhere as elsewhere:
         if target is None:  # its cluster recovers them
             raise
@@ -186,7 +186,7 @@ def _from_here(
     if not status.has_ended:
         _warn_of_more(status.id)
     selection.record.check_directory("results")
-    lacking = outputs.missing(selection, has_ended=status.has_ended)
+    lacking = _lacking(selection, target, has_ended=status.has_ended)
     results = _recover(selection, lacking, dry_run=dry_run)
     report, found = Report(), None
     if target is not None:
@@ -218,6 +218,17 @@ def _from_here(
     is_missing = any(result.problem for result in results) and not dry_run
     if has_failed or is_missing or report.kept or report.problems:
         raise SystemExit(1)
+
+
+def _lacking(selection: Selection, target: Path | None, *, has_ended: bool) -> list[MissingOutputs]:
+    """What nodes still have, for the owner of the run. Raises UsageError for others without a target."""
+    owner = selection.record.owner
+    if not owner:
+        return outputs.missing(selection, has_ended=has_ended)
+    if target is None:
+        message = f"run `{selection}` belongs to `{owner}`, who alone can recover files from its nodes"
+        raise UsageError(message, hint=f"serried fetch {selection} --to DIR copies its results")
+    return []
 
 
 def _warn_of_more(run: str) -> None:

@@ -390,7 +390,7 @@ def command(*, run: str, follow: bool, since: str | None, **chosen: Any) -> None
     choice = LogChoice(**chosen, since=run_view.moment("--since", since, time.time()) if since else None)
     if choice.all_attempts and choice.attempt is not None:
         raise UsageError("`--attempt` and `--all-attempts` contradict each other", hint="leave one of them out")
-    selection = run_view.select(run)
+    selection = run_view.select(run, of_others=True)
     if len(selection.tasks) == 1:
         selection = Selection(selection.record, selection.tasks[0])
     if selection.is_array:

@@ -90,7 +90,7 @@ def command(
     form = form or (JSON if as_json else CSV)
     if as_json and form not in (JSON, JSONL):
         raise UsageError(f"`--json` and `--format {form}` contradict each other", hint="leave one of them out")
-    selection = run_view.select(run)
+    selection = run_view.select(run, of_others=True)
     if len(selection.tasks) == 1:
         selection = Selection(selection.record, selection.tasks[0])
     if selection.is_array:

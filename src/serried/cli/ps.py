@@ -173,6 +173,8 @@ class Listing:
     projects: tuple[str, ...] = ()
     everything: bool = False
     number: int = _SHOWN
+    users: tuple[str, ...] = ()
+    """Whose runs, by name or `all`; empty for this user's."""
     oldest: float | None = None
     """Runs that were submitted or ended before this time are not listed; None for no limit."""
 
@@ -185,6 +187,20 @@ class Listing:
 
         Records of ended runs are read only for those in the list.
         """
+        if not self.users:
+            return self._of_this_user()
+        from serried.records import shared  # seldom needed
+
+        is_own = {shared.ALL, shared.user_name(os.getuid())}.intersection(self.users)
+        own, number = self._of_this_user() if is_own else ([], 0)
+        most = _EVERYTHING if self.everything or self.is_filtered or self.oldest is not None else self.number
+        records = [record for record in shared.records(self.users, most) if self._may_have(record)]
+        others = [status for status in statuses(records) if not self.states or status.state in self.states]
+        found = sorted([*own, *others], key=run_lines.list_order)
+        recent = [one for one in found if not one.has_ended or self._is_recent(one.verdict.since, one.created)]
+        return recent, number + len(others)
+
+    def _of_this_user(self) -> tuple[list[RunStatus], int]:
         known = index.all_runs()
         live = _there(_settled(statuses([record for record in known.open if self._may_have(record)])))
         live = [status for status in live if not self.states or status.state in self.states]
@@ -214,9 +230,11 @@ class Listing:
 
             most = _EVERYTHING if self.everything or self.is_filtered or self.oldest is not None else self.number
             now = time.time()
-            answers = relay.listings(clusters, most)
+            answers = relay.listings(clusters, most, users=self.users)
             # Of a cluster whose runs have all ended, nothing new is missing.
-            run_view.warn_of(answer for answer in answers if any(run.ended is None for run in answer.runs))
+            run_view.warn_of(
+                answer for answer in answers if self.users or any(run.ended is None for run in answer.runs)
+            )
             for answer, runs in index.each_once(answers):
                 since, stale = (f"as of {ago(now - answer.asked)}", iso(answer.asked)) if answer.problem else ("", None)
                 number += len(runs)
@@ -227,7 +245,8 @@ class Listing:
                         continue
                     has_state = not self.states or line.state in self.states
                     is_named = self._fits(run.id, run.name, run.experiment, run.project)
-                    if has_state and is_named and self._is_recent(run.ended, run.created):
+                    is_wanted = bool(self.users) or not run.status.get("user")
+                    if has_state and is_named and is_wanted and self._is_recent(run.ended, run.created):
                         lines.append(line)
                         found.append(
                             {**run.status, "cluster": answer.cluster, **({"stale_since": stale} if stale else {})}
@@ -255,11 +274,16 @@ class Listing:
 def describe_all(values: Mapping[str, Any], _input: BinaryIO, _output: BinaryIO) -> dict[str, Any]:
     """The newest runs of this machine for another one, as `RunElsewhere`.
 
-    `values`: the most of those that ended, and a word for those that are older.
+    `values`: the most of those that ended, a word for those that are older, and the users if they are not this one.
     """
-    now, most, word = time.time(), int(values["most"]), values["word"]
-    found = Listing(number=most).find()[0]
+    now, most, word, users = time.time(), int(values["most"]), values["word"], tuple(values.get("users", ()))
+    found = Listing(number=most, users=users).find()[0]
     older = Listing((word,), number=most).find()[0] if word else []
+    if word and not older:
+        from serried.records import shared  # seldom needed
+
+        selection = shared.find(word)
+        older = statuses([selection.record]) if selection else []
     runs = []
     for status in {status.record.id: status for status in [*found, *older]}.values():
         summary, jobs = status.summary, []
@@ -288,6 +312,7 @@ def describe_all(values: Mapping[str, Any], _input: BinaryIO, _output: BinaryIO)
 @click.option("--since", metavar="TIME", help="List runs submitted or ended since: 2d, 6h, 2026-11-20.")
 @click.option("--state", "states", type=_STATE, multiple=True, help="Only runs in this state: running,failed.")
 @click.option("--project", "projects", metavar="NAME", multiple=True, help="Only runs of this project.")
+@click.option("--user", "users", metavar="NAME", multiple=True, help="Runs that this user shares, or `all` users.")
 @click.option(
     "--watch",
     "interval",
@@ -305,6 +330,7 @@ def command(
     since: str | None,
     states: tuple[str, ...],
     projects: tuple[str, ...],
+    users: tuple[str, ...],
     interval: str | None,
     as_json: bool,
 ) -> None:
@@ -316,6 +342,7 @@ def command(
     serried ps
     serried ps train --state failed --since 2d
     serried ps --watch
+    serried ps --user all --project digits
     serried ps --all --json | jq '.runs[] | select(.state == "FAILED") | .id'
 
     NOTE is the step, metric, speed and time left of a running run, and why another run waits or failed:
@@ -332,7 +359,7 @@ def command(
     if unknown := [state for state in named if state not in [*State]]:
         hint = did_you_mean(unknown[0].lower(), [*map(str.lower, State)]) or f"one of {', '.join(State).lower()}"
         raise UsageError(f"unknown state: `{unknown[0].lower()}`", hint=hint)
-    listing = Listing(words, frozenset(named), projects, everything, number, oldest)
+    listing = Listing(words, frozenset(named), projects, everything, number, users, oldest)
     if seconds is not None:
         if as_json:
             raise UsageError("`--watch` and `--json` are mutually exclusive", hint="serried ps --json")
@@ -434,6 +461,7 @@ def table(shown: Sequence[Line]) -> list[str]:
         row: dict[str, str | Cell] = {
             "ID": line.id,
             "PROJECT": fit(line.project, _PROJECT_COLUMNS) if is_terminal else line.project,
+            "USER": line.user,
             "NAME": line.name,
             "STATE": Cell(line.state, console.state_style(line.state)),
             "SIZE": line.size,
@@ -446,6 +474,7 @@ def table(shown: Sequence[Line]) -> list[str]:
         rows.append(row)
     is_seen = {
         "PROJECT": len(projects) > 1,
+        "USER": any(line.user for line in shown),
         "CLUSTER": not is_terminal or (len(clusters) > 1 and (len(projects) < 2 or is_wide)),
         "JOB": not is_terminal or is_wide,
         "ENDED": not is_terminal or any(row["ENDED"] for row in rows),

@@ -53,7 +53,7 @@ def command(*, runs: Sequence[str], mute: Sequence[str], all_tasks: bool, explai
         return
     for name in mute:
         rules.page_of(name)
-    chosen = run_view.with_sweeps(map(run_view.select, runs or (LAST,)))
+    chosen = run_view.with_sweeps(run_view.select(run, of_others=True) for run in runs or (LAST,))
     statuses = statuses_of(chosen)
     for status in statuses:
         if status.summary is None:

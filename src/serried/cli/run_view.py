@@ -98,10 +98,11 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 without_asking = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
-def select(word: str, *, own: bool = False, new_code: bool = False) -> Selection:
+def select(word: str, *, own: bool = False, new_code: bool = False, of_others: bool = False) -> Selection:
     """The run that `word` means. A note goes to stderr. With `own`, for changes, `last` is a run of this project.
 
-    With `new_code`, the command reads this project, also if it runs elsewhere.
+    With `new_code`, the command reads this project, also if it runs elsewhere. Only with `of_others` may it be a run
+    of another user, which the command then has to read alone.
     """
     from serried.submission.reconcile import find_out  # `ps` selects no run
 
@@ -110,6 +111,8 @@ def select(word: str, *, own: bool = False, new_code: bool = False) -> Selection
     except Elsewhere as elsewhere:
         elsewhere.needs_project = elsewhere.names_cluster = new_code
         raise
+    except RunNotFoundError:
+        return _of_others(word, is_allowed=of_others)
     find_out(selection.record)
     if selection.note:
         console.note(selection.note)
@@ -121,6 +124,20 @@ def select(word: str, *, own: bool = False, new_code: bool = False) -> Selection
             if not (here.is_relative_to(source) or source.is_relative_to(here)):
                 about = f"{record.id} ({record.summary.name}) of the project `{record.summary.project}`"
                 console.note(f"`last` is run {about} in {source}")
+    return selection
+
+
+def _of_others(word: str, *, is_allowed: bool) -> Selection:
+    """In an `except` block: raises that error if no other user has such a run either."""
+    from serried.records import shared  # most words name a run of this user
+
+    selection = shared.find(word)
+    if selection is None:
+        raise  # noqa: PLE0704 - the error of the caller
+    if not is_allowed:
+        command, owner = click.get_current_context().command_path, selection.record.owner
+        message = f"run `{selection.record.id}` belongs to `{owner}`; `{command}` works only on your own runs"
+        raise UsageError(message, hint=f"serried show {selection}")
     return selection
 
 
@@ -153,9 +170,10 @@ def insist_on_one(selection: Selection, options: str = "") -> None:
         raise UsageError(f"run `{selection}` is an array, and each task has its own ranks", hint=hint)
 
 
-def select_all(words: Iterable[str], *, own: bool = False) -> list[Selection]:
+def select_all(words: Iterable[str], *, own: bool = False, of_others: bool = False) -> list[Selection]:
     """Each run once, in the order given."""
-    return list({str(selection): selection for selection in (select(word, own=own) for word in words)}.values())
+    found = (select(word, own=own, of_others=of_others) for word in words)
+    return list({str(selection): selection for selection in found}.values())
 
 
 def with_sweeps(chosen: Iterable[Selection]) -> list[Selection]:

@@ -61,7 +61,7 @@ def command(*, run: str, as_table: bool, as_json: bool) -> None:
     serried show lr-sweep/17 --json
     serried show lr-sweep --tasks
     """
-    selection = run_view.select(run)
+    selection = run_view.select(run, of_others=True)
     status = statuses_of([selection])[0]
     if status.summary is None:
         raise SerriedError(status.verdict.message, hint=f"the record is {selection.record.directory.path}")
@@ -212,6 +212,7 @@ class ShowPage:
         return [
             *_progress(status),
             *(("warning", printable(warning.message)) for warning in warnings_of(status)),
+            ("user", record.owner),
             ("command", command),
             ("directives", directives_text(plan) if plan else ""),
             ("beside", beside_text(plan) if plan else ""),
@@ -262,7 +263,8 @@ class ShowPage:
         record, where, is_whole = self.selection.record, self.selection.record.where, self.status.tasks is not None
         directory = where.task(self.selection.task)
         gone = "" if where.path.is_dir() else " (gone)"
-        files = [("run", f"{directory.path}{gone}"), ("record", str(record.directory.path))]
+        files = [("run", f"{directory.path}{gone}")]
+        files += [] if record.owner else [("record", str(record.directory.path))]
         if gone:
             return files
         if self.attempts:
@@ -288,7 +290,7 @@ class ShowPage:
             steps.append((f"serried why {run}", "why it waits"))
         elif status.has_ended and status.state != names.COMPLETED:
             steps.append((f"serried why {run}", "what happened, and what to do"))
-            if is_whole:
+            if is_whole and not self.selection.record.owner:
                 steps.append((f"serried rerun {run} --failed", "submit the tasks that did not complete again"))
         else:
             if not status.has_ended and warnings_of(status):

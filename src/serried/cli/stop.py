@@ -53,7 +53,7 @@ def wait_command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -
         seconds = read_duration(timeout) if timeout else None
     except BadDuration as error:
         raise UsageError(f"`--timeout` {error}", hint=error.hint) from None
-    wait_for(run_view.select_all(runs), as_json=as_json, seconds=seconds, timeout=timeout)
+    wait_for(run_view.select_all(runs, of_others=True), as_json=as_json, seconds=seconds, timeout=timeout)
 
 
 def wait_for(

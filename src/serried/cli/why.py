@@ -35,7 +35,7 @@ def command(*, run: str, as_json: bool) -> None:
     serried why last
     serried why lr-sweep/17
     """
-    status = statuses_of([run_view.select(run)])[0]
+    status = statuses_of([run_view.select(run, of_others=True)])[0]
     explanation = explain(status)
     if as_json:
         console.out_json(runs=[explanation.to_json()])

@@ -1159,6 +1159,8 @@ class ClusterEntry(NamedTuple):
     """Its login node."""
     is_shipped: bool = False
     """No file of a user or of the site describes it."""
+    root: str | None = None
+    """Where its run directories are, if a file names that."""
 
 
 class Catalogue(NamedTuple):
@@ -1187,9 +1189,12 @@ def catalogue(directory: Path, environ: Mapping[str, str]) -> Catalogue:
         origins = [setting.origin for place, setting in settings.items() if place[:2] == ("clusters", name)]
         strongest = next((origin.path for origin in reversed(origins) if origin.path), "shipped with Serried")
         is_retired = any(place[2:] == ("retired",) and setting.value for place, setting in settings.items())
-        login = settings.get(("clusters", name, "login"))
+        login, root = (settings.get(("clusters", name, key)) for key in ("login", "root"))
         is_shipped = not any(origin.path for origin in origins)
-        entries.append(ClusterEntry(name, scheduler, strongest, is_retired, login and login.value, is_shipped))
+        folder = None
+        with contextlib.suppress(BadValue):  # a variable that is not set here
+            folder = _expand(root.value, environ) if root and root.value else None
+        entries.append(ClusterEntry(name, scheduler, strongest, is_retired, login and login.value, is_shipped, folder))
     return Catalogue(
         experiments=tuple(experiment_names(given)),
         clusters=tuple(entries),

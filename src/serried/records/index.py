@@ -229,7 +229,8 @@ def _last(runs: AllRuns, *, own: Path | None) -> Selection | None:
     if meant := os.environ.get(names.MEANT):
         return _find_run(meant, own=own)
     known = [(planned_at(record), record.id, "", _name(record, "source")) for record in runs.open]
-    known += [(int(run.created * 1e9), run.id, cluster, run.source) for cluster, run in _elsewhere()]
+    elsewhere = [(cluster, run) for cluster, run in _elsewhere() if not run.status.get("user")]
+    known += [(int(run.created * 1e9), run.id, cluster, run.source) for cluster, run in elsewhere]
     folder = Path(own or "")
     with contextlib.suppress(OSError):  # the current folder may have been deleted
         folder = Path(os.path.abspath(folder))  # noqa: PTH100 - links stay, as in the plan

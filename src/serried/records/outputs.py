@@ -37,7 +37,9 @@ def places(where: RunDirectory, plan: Plan, task: int | None = None) -> list[Pla
 
 
 def of(selection: Selection, most: int | None = LOOKED) -> Outputs:
-    """The outputs of a run, those of an array's tasks together; empty if its plan cannot be read."""
+    """The outputs of a run, those of an array's tasks together; empty if its plan cannot be read, or for others'."""
+    if selection.record.owner:  # a plan may name any folder
+        return Outputs()
     try:
         plan = selection.record.plan
     except RecordUnreadable:

@@ -222,6 +222,9 @@ def _aside(path: Path) -> Path:
 class Record:
     """One run's record. Its files are read on demand; a missing or torn file raises RecordUnreadable."""
 
+    owner = ""
+    """The other user to whom it belongs. Then nothing may be written."""
+
     def __init__(self, path: Path) -> None:
         self.id = path.name
         self.directory = RecordDirectory(path)
@@ -274,6 +277,9 @@ class Record:
 
     @functools.cached_property
     def plan(self) -> Plan:
+        return self.read_plan()
+
+    def read_plan(self) -> Plan:
         try:
             return Plan.from_json(self._read_document(self.directory.plan))
         except FileNotFoundError as error:
@@ -382,6 +388,7 @@ class Record:
 
     def write_end(self, end: End) -> None:
         """Write the end of the run, with a summary of its plan, for good."""
+        self._check_own()
         end, summary = end._replace(run=self.id), self.summary._asdict()
         write_json(self.directory.exit, {**end.to_json(), "summary": summary})
         self._end, self._summary = end, summary
@@ -439,10 +446,15 @@ class Record:
 
     def write_submission(self, submission: Submission) -> None:
         """Write the outcome of a submission: the first into the record, a further one into the run directory."""
+        self._check_own()
         if submission.number == 1:
             write_json(self.directory.submission(1), submission.to_json())
         else:
             write_json(self.where.link(submission.token), submission.to_json(), MODES[self.plan.share].file)
+
+    def _check_own(self) -> None:
+        if self.owner:
+            raise PermissionError(errno.EPERM, f"run {self.id} belongs to {self.owner}")
 
     def _read_document(self, path: Path) -> dict[str, Any]:
         try:

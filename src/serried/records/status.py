@@ -32,10 +32,10 @@ from serried import schedulers
 from serried.base.errors import RunNotFoundError, SchedulerUnreachable, SerriedError, UsageError
 from serried.base.files import MODES, numbers, read_journal, read_json, text_of, write_bytes, write_text
 from serried.base.processes import identify
-from serried.base.text import compress, expand, iso, seconds_of
+from serried.base.text import ago, compress, expand, iso, seconds_of
 from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable, Submission, Summary
-from serried.schedulers.interface import Job, Scheduler
+from serried.schedulers.interface import Job, Scheduler, names_token
 from serried.schema import SCHEMA, names, reasons
 from serried.schema.endings import Condition, End, NodeEnded, condition_of, entries, warnings_in
 from serried.schema.events import JournalEvent
@@ -582,7 +582,7 @@ def is_at_work(submission: Submission, now: float) -> bool:
 
 def read_seen(record: Record) -> Seen:
     """Empty if the file is missing or not valid: it is only a memory."""
-    document = read_json(record.directory.seen) or {}
+    document = {} if record.owner else read_json(record.directory.seen) or {}
     with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
         if document.get("schema") == SCHEMA:
             return Seen(
@@ -601,7 +601,8 @@ def read_seen(record: Record) -> Seen:
 def write_seen(record: Record, before: Seen, after: Seen) -> None:
     """Write `after`, if it says more than `before`. A listing must work with a full or read-only home."""
     same = (before.jobs, before.missing, before.ended) == (after.jobs, after.missing, after.ended)
-    if same and (after.at is None or (before.at is not None and after.at - before.at < _REFRESH_SECONDS)):
+    is_recent = after.at is None or (before.at is not None and after.at - before.at < _REFRESH_SECONDS)
+    if record.owner or (same and is_recent):
         return
     by_state: dict[str, list[int]] = {}
     for index, state in after.ended.items():
@@ -725,6 +726,7 @@ class RunStatus:
         of_tasks = {str(index): progress.to_json() for index, progress in self.progress_of_tasks.items()}
         return {
             "id": self.id,
+            "user": self.record.owner or None,
             "name": summary and summary.name,
             "project": summary and summary.project,
             "experiment": summary and summary.experiment,
@@ -776,6 +778,8 @@ def _reason_code(scheduler: str, reason: str) -> Reason | None:
 def keep_end(status: RunStatus, evidence: Evidence, now: float) -> RunStatus:
     """Write the end into the record once no later evidence can change it. Returns `status`."""
     verdict = status.verdict
+    if status.record.owner:
+        return status
     is_old = verdict.has_ended and verdict.since is not None and now - verdict.since > _FOR_GOOD_SECONDS
     if not verdict.settled and not is_old:
         return status
@@ -869,6 +873,16 @@ Jobs = Mapping[Optional[int], Optional[Job]]
 def statuses(records: Iterable[Record], *, now: float | None = None) -> list[RunStatus]:
     """The status of each run, in the order given. Ends that are certain are written into the records."""
     now = time.time() if now is None else now
+    records = list(records)
+    if others := [record for record in records if record.owner]:
+        own = [record for record in records if not record.owner]
+        found = {id(one.record): one for some in (own, others) for one in _statuses(some, now)}
+        return [found[id(record)] for record in records]
+    return _statuses(records, now)
+
+
+def _statuses(records: Sequence[Record], now: float) -> list[RunStatus]:
+    """Of runs that are all this user's, or all of others: they have different questions to the same scheduler."""
     looks = [_look(record, now) for record in records]
     open_ = [look for look in looks if isinstance(look, Evidence)]
     answers = _poll([look for look in open_ if not is_elsewhere(look.submission)])
@@ -905,6 +919,8 @@ def _look(record: Record, now: float) -> RunStatus | Evidence:
 
 def _poll(open_: Sequence[Evidence]) -> dict[str, Answer | None]:
     """By scheduler; None for one that does not answer."""
+    if open_ and open_[0].record.owner:
+        return _poll_others(open_)
     questions: dict[str, list[str]] = {}
     oldest: dict[str, float] = {}
     for evidence in open_:
@@ -918,6 +934,21 @@ def _poll(open_: Sequence[Evidence]) -> dict[str, Answer | None]:
         answers[name] = None
         with contextlib.suppress(SchedulerUnreachable, UsageError):
             answers[name] = registered(name).poll(ids, oldest[name] or None)
+    return answers
+
+
+def _poll_others(open_: Sequence[Evidence]) -> dict[str, Answer | None]:
+    """The same for runs of other users. The job that has not claimed its run yet is found by its name."""
+    answers: dict[str, Answer | None] = {}
+    for name in {evidence.summary.scheduler for evidence in open_}:
+        answers[name] = None
+        some = [evidence for evidence in open_ if evidence.summary.scheduler == name and evidence.questions]
+        with contextlib.suppress(SerriedError):
+            users = sorted({evidence.record.owner for evidence in some})
+            listed = dict(registered(name).poll_others(users)) if users else {}
+            tokens = {evidence.submission.token for evidence in some if evidence.submission}
+            named = [(token, job) for token in tokens for job in listed.values() if names_token(job.name, token)]
+            answers[name] = {**{(token, job.task): job for token, job in named}, **listed}
     return answers
 
 
@@ -1045,6 +1076,7 @@ def _single(evidence: Evidence, jobs: Jobs | None, now: float) -> RunStatus:
         found = dataclasses.replace(found, message=staging_progress(attempt))
     end = evidence.end or End.of({})
     last = end.job or (evidence.submission.job if evidence.submission else None) or ""
+    last = "" if evidence.submission and last == evidence.submission.token else last
     live = word if isinstance(word, Job) else Job(last, None, "")
     reason = live.reason if found.state == names.PENDING else ""
     return RunStatus(
@@ -1101,7 +1133,7 @@ def _of_undrawn(evidence: Evidence, trial: int, found: Verdict, now: float) -> V
     """The verdict on a trial that no job has drawn. Once its own job has ended, no other job may draw the trial."""
     record = evidence.record
     if evidence.owners.get(trial) != names.WITHDRAWN:
-        if not found.has_ended:
+        if not found.has_ended or record.owner:
             return found
         try:
             if not withdraw(record.where, trial, MODES[record.plan.share].directory):
@@ -1120,6 +1152,8 @@ def _word(jobs: Jobs | None, task: int | None) -> Job | str:
 
 def _judge(evidence: Evidence, task: int | None, word: Job | str, now: float) -> Verdict:
     """The verdict on the run itself (None), or on one task of an array."""
+    if evidence.record.owner and isinstance(word, str) and evidence.is_open(task):
+        return _unlisted(evidence.record.where.task(task), now)
     memory, end = evidence.seen, evidence.end_of(task)
     proven = None
     if kind_of(end) is EndingKind.NONE and (task is None or task in evidence.begun):
@@ -1137,6 +1171,16 @@ def _judge(evidence: Evidence, task: int | None, word: Job | str, now: float) ->
         is_late = missing_since is not None and now - missing_since > MISSING_SECONDS
         found = dataclasses.replace(found, settled=is_late, missing=True)
     return found
+
+
+def _unlisted(place: TaskDirectory, now: float) -> Verdict:
+    """The verdict on another user's run whose job the scheduler does not show: many show each user only his own."""
+    attempt = latest_attempt(place)
+    changed = None if attempt is None else _changed(attempt.live)
+    if changed is not None and now - changed < MISSING_SECONDS:
+        return Verdict(names.RUNNING)
+    last = "" if changed is None else f"; its files are from {ago(now - changed)}"
+    return Verdict(names.UNKNOWN, message=f"the scheduler does not show its job to you{last}")
 
 
 def _in_context(found: Verdict, evidence: Evidence, reason: Reason | None) -> Verdict:

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from serried.base import copy as fs_copy
-from serried.base.errors import NotConnected, SerriedError, UsageError, reason
+from serried.base.errors import NotConnected, RunNotFoundError, SerriedError, UsageError, reason
 from serried.base.files import open_regular
-from serried.records import index, outputs
+from serried.records import index, outputs, shared
 from serried.records.status import is_over, never_starts, statuses_of, wait
 from serried.remote import project
 from serried.remote.client import RemoteSession
@@ -97,7 +97,7 @@ class ListedFiles:
             before = arrivals.received, len(arrivals.wanted)
             request = json.dumps(arrivals.request()).encode()
             try:
-                self._session.ask("stream", {}, data=[request], on_data=arrivals.feed)
+                self._session.ask("stream", self._place, data=[request], on_data=arrivals.feed)
                 if before == (arrivals.received, len(arrivals.wanted)):
                     raise NotConnected("the cluster sends no files")  # noqa: TRY301 - as if it were cut
                 tries = 0
@@ -284,6 +284,16 @@ def _check(entry: FetchEntry) -> None:
 # What follows runs over there.
 
 
+def _selected(values: Mapping[str, Any]) -> index.Selection:
+    word = str(values["run"])
+    try:
+        return index.find(word)
+    except RunNotFoundError:
+        if selection := shared.find(word):
+            return selection
+        raise
+
+
 def _matches(values: Mapping[str, Any], selection: index.Selection) -> local.FetchMatches:
     target, within = Path(os.devnull), values.get("within")
     tree = sent_tree(selection.record.plan.source.directory)
@@ -294,12 +304,12 @@ def _matches(values: Mapping[str, Any], selection: index.Selection) -> local.Fet
 
 def matches(values: Mapping[str, Any], _content: BinaryIO, output: BinaryIO) -> dict[str, Any]:
     """List the files of a run. Raises UsageError for none, unless nodes have files."""
-    selection = index.find(str(values["run"]))
+    selection = _selected(values)
     find_out(selection.record)
     selection.record.check_directory("results")
     seconds, rows = values.get("seconds"), []
     status = statuses_of([selection])[0] if seconds is None else wait([selection], timeout=float(seconds))[0]
-    lacking = outputs.missing(selection, has_ended=status.has_ended)
+    lacking = [] if selection.record.owner else outputs.missing(selection, has_ended=status.has_ended)
     try:
         entries = _matches(values, selection).entries
         for entry in entries if seconds is None else local.while_it_runs(entries):
@@ -317,7 +327,7 @@ def matches(values: Mapping[str, Any], _content: BinaryIO, output: BinaryIO) -> 
 
 def note(values: Mapping[str, Any], content: BinaryIO, _output: BinaryIO) -> dict[str, Any]:
     """Note the copied files that have not changed since."""
-    selection = index.find(str(values["run"]))
+    selection = _selected(values)
     found = _matches(values, selection)
     copied = {path: (size, changed) for path, size, changed in json.loads(content.read())}
     there = []
@@ -329,8 +339,9 @@ def note(values: Mapping[str, Any], content: BinaryIO, _output: BinaryIO) -> dic
     return {}
 
 
-def stream(_values: Mapping[str, Any], content: BinaryIO, output: BinaryIO) -> dict[str, Any]:
+def stream(values: Mapping[str, Any], content: BinaryIO, output: BinaryIO) -> dict[str, Any]:
     """Send the contents that are requested, from their offsets."""
+    _selected(values)  # of another user's run only the files of that user are opened from here on
 
     def send(kind: int, payload: bytes) -> None:
         output.write(RECORD.pack(kind, len(payload)) + payload)

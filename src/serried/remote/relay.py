@@ -224,23 +224,27 @@ def listings(
     clusters: Sequence[str],
     most: int = _REMEMBERED,
     word: str = "",
+    users: Sequence[str] = (),
     opened: Callable[[str], AbstractContextManager[RemoteSession]] | None = None,
 ) -> list[ClusterRuns]:
     """The runs of each cluster: as it answers now, or within two seconds, else as it answered last.
 
     Clusters that the settings name no more are left out.
-    With `word`, the older ones are those whose id, name or experiment begins so. `opened` gives open sessions.
+    With `word`, the older ones are those whose id, name or experiment begins so. With `users`, the runs are those
+    that they share, which are not known here without an answer. `opened` gives open sessions.
     """
+    unknown = {cluster: ClusterRuns(cluster, 0.0, []) for cluster in clusters}
+    known = unknown if users else {cluster: index.last_answer(cluster) for cluster in clusters}
     try:
         hosts = _hosts()
     except SerriedError as error:
-        return [index.last_answer(cluster)._replace(problem=error) for cluster in clusters]
-    answers = {cluster: index.last_answer(cluster) for cluster in clusters if cluster in hosts}
+        return [answer._replace(problem=error) for answer in known.values()]
+    answers = {cluster: answer for cluster, answer in known.items() if cluster in hosts}
 
     def ask(cluster: str) -> None:
         try:
             with opened(cluster) if opened else RemoteSession(cluster, hosts[cluster]) as session:
-                answers[cluster] = _ask(session, max(most, _REMEMBERED), _GLANCE_SECONDS, word)
+                answers[cluster] = _ask(session, max(most, _REMEMBERED), _GLANCE_SECONDS, word, users)
         except SerriedError as error:
             answers[cluster] = answers[cluster]._replace(problem=error)
 
@@ -257,12 +261,13 @@ def listings(
     return [*answers.values()]
 
 
-def _ask(session: RemoteSession, most: int, seconds: float, word: str = "") -> ClusterRuns:
-    """Ask for the runs of a cluster, and keep the answer."""
-    found = session.ask("listing", {"most": most, "word": word}, seconds=seconds)
+def _ask(session: RemoteSession, most: int, seconds: float, word: str = "", users: Sequence[str] = ()) -> ClusterRuns:
+    """Ask for the runs of a cluster, and keep the answer, unless it is about other users."""
+    found = session.ask("listing", {"most": most, "word": word, "users": list(users)}, seconds=seconds)
     try:
         answer = ClusterRuns(session.cluster, time.time(), [RunElsewhere(**run) for run in found["runs"]])
     except (LookupError, TypeError):
         raise SerriedError(f"what `{session.cluster}` sent are not runs") from None
-    index.remember(answer if word else answer._replace(runs=answer.runs[:_REMEMBERED]))
+    if not users:
+        index.remember(answer if word else answer._replace(runs=answer.runs[:_REMEMBERED]))
     return answer

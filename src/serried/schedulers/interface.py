@@ -174,6 +174,12 @@ class Scheduler(Protocol):
         was submitted. Raises SchedulerUnreachable.
         """
 
+    def poll_others(self, users: Sequence[str]) -> Mapping[tuple[str, int | None], Job]:
+        """The queued and running jobs of other users, as far as the scheduler shows them: one question for all.
+
+        Raises SchedulerUnreachable.
+        """
+
     def split(self, job: str) -> tuple[str, int | None]:
         """The key of a job or task, `123_4`, in what `poll` returns. Pure."""
 

@@ -13,6 +13,7 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from serried import schedulers
 from serried.base import NamedTuple, shell
 from serried.base.errors import SerriedError, SubmissionRefused, SubmissionUncertain, UsageError, reason
-from serried.base.files import MODES, PRIVATE_FILE, make_directory, write_bytes, write_json, write_text
+from serried.base.files import (
+    MODES,
+    PRIVATE_FILE,
+    make_directory,
+    own_folder,
+    umask,
+    write_bytes,
+    write_json,
+    write_text,
+)
 from serried.base.processes import myself
 from serried.base.text import iso, spell
 from serried.records.record import Record, RecordUnreadable, Submission, records_directory
@@ -42,6 +52,8 @@ if TYPE_CHECKING:
 NO_REVISION = Revision()
 UNTRACKED_LISTED = 1000
 TRIES = 10
+_UMASK = 0o007
+"""The modes of a run's files are given one by one; the user's own umask may take the group's part away."""
 SPARE_BYTES = 10_000_000
 """Space for the run's own files beside the snapshot."""
 FIND_OUT = (
@@ -141,6 +153,11 @@ def assemble(
         root = plan.site.root
         warning = f"ranks cannot import `serried.train` from `{root}`: PYTHONPATH cannot name a path with a `:`"
         warnings = (*warnings, warning)
+    with contextlib.suppress(OSError):
+        mode = Path(plan.site.root).stat().st_mode
+        if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
+            warning = f"other users can replace the files of your runs in `{plan.site.root}`: `chmod +t` it"
+            warnings = (*warnings, warning)
     try:
         text = script.render(plan, python=sys.executable, command=handover.argv)
     except ValueError as error:
@@ -192,7 +209,8 @@ def deliver(prepared: Prepared) -> Record:
         SchedulerUnreachable: the scheduler has no job; no files remain.
         SubmissionUncertain: a job may exist; the record stays.
     """
-    record, plan = establish(prepared)
+    with umask(_UMASK):
+        record, plan = establish(prepared)
     submission, uncertain = record.submissions[0], SubmissionState.UNCERTAIN
     for after in plan.after:  # their agents keep the outcome for jobs that wait for them
         with contextlib.suppress(OSError):
@@ -214,7 +232,8 @@ def deliver(prepared: Prepared) -> Record:
         raise SubmissionUncertain(message, hint=FIND_OUT.format(run=record.id)) from error
     _note(record, submission, state=SubmissionState.SUBMITTED, job=job)
     if plan.has_links and plan.limit.continue_by == PREQUEUED:
-        _prequeue(record, prepared, plan, job)
+        with umask(_UMASK):
+            _prequeue(record, prepared, plan, job)
     return record
 
 
@@ -291,6 +310,7 @@ def establish(prepared: Prepared) -> tuple[Record, Plan]:
     archive: Archive | None = None
     if prepared.survey is not None:
         with plain_errors(root):
+            _make_of_all(Path(plan.directory).parents[1], modes.directory)
             archive = snapshot.store(prepared.survey, sources_directory(plan), modes)
         plan = plan._replace(source=plan.source._replace(archive=str(archive.path)))
     with plain_errors(records_directory()):
@@ -307,8 +327,8 @@ def establish(prepared: Prepared) -> tuple[Record, Plan]:
 
 
 def sources_directory(plan: Plan) -> Path:
-    """The folder of the project's archives."""
-    return Path(plan.directory).parents[1] / "sources"
+    """The folder of this user's archives of the project."""
+    return own_folder(Path(plan.directory).parents[1] / "sources")
 
 
 def intent(token: str, plan: Plan) -> Submission:
@@ -380,7 +400,7 @@ def make_run_directory(prepared: Prepared, plan: Plan) -> RunDirectory:
         if plan.container and plan.container.runtime == "pyxis":  # it mounts only the project's folder
             write_bytes(path, content.read(), modes.file)
         else:
-            script.put(content, path, Path(plan.site.root) / PROGRAMS, modes)
+            script.put(content, path, own_folder(Path(plan.site.root) / PROGRAMS.parent) / PROGRAMS.name, modes)
     return where
 
 
@@ -388,10 +408,20 @@ def _make_new(path: Path, mode: int) -> None:
     """Create it and the folders above. The end of another run may remove these at the same moment."""
     for _ in range(TRIES):
         with contextlib.suppress(FileNotFoundError):
-            make_directory(path.parent, mode)
+            _make_of_all(path.parent.parent, mode)
+            _make_of_all(path.parent, mode)
             path.mkdir(mode=mode)
             return
     path.mkdir(mode=mode)
+
+
+def _make_of_all(folder: Path, mode: int) -> None:
+    """Create the folder of a project or an experiment.
+
+    Where the group may write to the root, it may do so here too, but nobody can delete what belongs to another member.
+    """
+    is_of_group = folder.parent.stat().st_mode & stat.S_IWGRP
+    make_directory(folder, stat.S_IRWXU | stat.S_IRWXG | stat.S_ISVTX if is_of_group else mode)
 
 
 def _write_source(record: Record, prepared: Prepared, plan: Plan, archive: Archive | None) -> None:

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, BinaryIO, Union
 
 from serried import schedulers
 from serried.base import NamedTuple, files, shell, tree
@@ -123,7 +123,10 @@ def find_files(selection: Selection, wanted: Sequence[str], target: Path) -> Fet
     Patterns for outputs are relative to the project's folder, or to the folder in which ranks start. If `target` is a
     folder of the project, outputs below the same folder of the tree keep their paths from there. If two files have the
     same destination, a result keeps it, and an output goes to a folder `outputs` there.
+
+    Of a run of another user these are results and checkpoints without links, which may lead to files of this user.
     """
+    owner = selection.record.owner
     entries: list[FetchEntry] = []
     noted: dict[Path, tuple[FetchLedger, str]] = {}
     taken: set[str] = set()
@@ -132,14 +135,15 @@ def find_files(selection: Selection, wanted: Sequence[str], target: Path) -> Fet
         while below + to in taken and entry.kind != "folder":
             to = f"{aside}/{to}"
         taken.add(below + to)
-        entries.append(dataclasses.replace(entry, path=below + to, replaces=ledger.states.get(name, frozenset())))
+        replaces = frozenset() if owner else ledger.states.get(name, frozenset())
+        entries.append(dataclasses.replace(entry, path=below + to, replaces=replaces))
         noted[entry.source] = ledger, name
 
     for place, below in _places(selection):
         ledger = FetchLedger(place.fetched)
         for folder in (RESULTS, CHECKPOINTS):
             patterns = [within for which, within in map(_folder_and_pattern, wanted or [RESULTS]) if which == folder]
-            for entry in _found(place.path / folder, patterns):
+            for entry in _found(place.path / folder, patterns, is_own=not owner):
                 to = entry.path if folder == RESULTS else f"{folder}/{entry.path}"
                 take(entry, below, to, ledger, f"{{{folder}}}/{entry.path}", aside=folder)
     plan = selection.record.plan
@@ -147,7 +151,7 @@ def find_files(selection: Selection, wanted: Sequence[str], target: Path) -> Fet
     patterns = [*wanted, *(f"{starts}{pattern}" for pattern in wanted if starts)]
     here, top = target.resolve(), Path(plan.source.directory).resolve()
     within = f"{here.relative_to(top)}/" if top in here.parents else ""
-    for tree_outputs in (trees if wanted else places)(selection.record.where, plan, selection.task):
+    for tree_outputs in () if owner else (trees if wanted else places)(selection.record.where, plan, selection.task):
         listed = _found(tree_outputs.path, patterns or [ALL])
         for entry in sorted(listed, key=lambda entry: not entry.path.startswith(within)):
             if tree_outputs.is_output(entry.path, entry.kind, *entry.state):
@@ -167,8 +171,10 @@ def find_files(selection: Selection, wanted: Sequence[str], target: Path) -> Fet
 def note_fetched(selection: Selection, found: FetchMatches, report: Report, target: Path) -> None:
     """Record the files that are in `target` now: `clean` may delete these outputs, the next fetch replace the copies.
 
-    Raises OSError if the run directory cannot be written.
+    Not for runs of other users. Raises OSError if the run directory cannot be written.
     """
+    if selection.record.owner:
+        return
     by_ledger: dict[FetchLedger, list[tuple[str, int, int]]] = {}
     copied = {*report.copied}
     for entry in report.there:
@@ -208,12 +214,12 @@ def _folder_and_pattern(pattern: str) -> tuple[str, str]:
     return (first, rest or ALL) if first in (RESULTS, CHECKPOINTS) else (RESULTS, pattern)
 
 
-def _found(root: Path, patterns: Sequence[str]) -> list[FetchEntry]:
+def _found(root: Path, patterns: Sequence[str], *, is_own: bool = True) -> list[FetchEntry]:
     problems: list[OSError] = []
     found = list_entries(root, patterns, problems.append)
     if problems:
         raise UsageError(f"cannot read `{problems[0].filename}`: {problems[0].strerror}")
-    return found
+    return [entry for entry in found if is_own or (entry.kind != "link" and entry.source.is_relative_to(root))]
 
 
 AT_ONCE = 16
@@ -607,7 +613,7 @@ def decide(entry: FetchEntry, target: Path, observe: OnCopied, *, force: bool) -
 
 def _is_equal(source: Path, target: Path, observe: OnCopied) -> bool:
     """Whether two files of one size have the same content: a run may have written again what the project has."""
-    with contextlib.suppress(PermissionError), source.open("rb") as wanted, target.open("rb") as present:
+    with contextlib.suppress(PermissionError), files.open_regular(source) as wanted, target.open("rb") as present:
         while (chunk := wanted.read(fs_copy.CHUNK)) == present.read(fs_copy.CHUNK):
             observe(0)
             if not chunk:
@@ -629,7 +635,7 @@ def copy_file(path: Path, target: Path, observe: OnCopied, most: int | None = No
     With `most`, copy so many bytes of a file that grows.
     """
     for _ in range(TRIES):
-        with path.open("rb", buffering=0) as source:
+        with files.open_regular(path) as source:
             before = os.fstat(source.fileno())
             size = before.st_size if most is None else min(most, before.st_size)
             temporary = target.with_name(temporary_name(path, size, before.st_mtime_ns))
@@ -666,7 +672,7 @@ def _lock(written: io.FileIO, temporary: Path) -> bool:
         return False
 
 
-def _copy_rest(source: io.FileIO, written: io.FileIO, size: int, observe: OnCopied) -> tuple[int, int]:
+def _copy_rest(source: BinaryIO, written: io.FileIO, size: int, observe: OnCopied) -> tuple[int, int]:
     """Append what `written` lacks of the first `size` bytes. Returns the source's checksum and the new length."""
     crc32, length = _checksum(written), written.tell()
     observe(length)

@@ -66,8 +66,9 @@ def config(defaults: Any, argv: Optional[Sequence[str]] = None) -> Any:
     if results and identity().rank == 0:
         text = json.dumps(result, default=lambda value: dict(_fields(value)) if _is_record(value) else str(value))
         plain = json.loads(text, parse_constant=str)  # JSON has no NaN
-        files.make_directory(Path(results))
-        files.write_json(Path(results, names.CONFIG_FILE), {"config": plain, "fingerprint": fingerprint(result)})
+        files.make_directory(Path(results), files.GROUP_DIRECTORY)
+        kept = {"config": plain, "fingerprint": fingerprint(result)}
+        files.write_json(Path(results, names.CONFIG_FILE), kept, files.GROUP_FILE)
     return result
 
 

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
+from serried.base.files import GROUP_FILE
 from serried.schema import names, series
 from serried.schema.layout import RunDirectory
 from serried.train.tracking import Tracker
@@ -55,7 +56,7 @@ def choose_path(requested: Union[str, Path, None], environ: Mapping[str, str], r
 
 class Metrics:
     def __init__(self, path: Optional[Path], gauges: Gauges = dict) -> None:
-        self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, GROUP_FILE)
         self._gauges = gauges
         self.tracker: Optional[Tracker] = None
         """It gets the values that are written."""

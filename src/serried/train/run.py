@@ -554,8 +554,8 @@ class Smoke:
         self._report(f"smoke test: {_count(self.steps)}; {proof}")
         if self._is_main and self._results:
             with contextlib.suppress(OSError):
-                files.make_directory(Path(self._results))
-                files.write_json(Path(self._results, names.SMOKE_FILE), result)
+                files.make_directory(Path(self._results), files.GROUP_DIRECTORY)
+                files.write_json(Path(self._results, names.SMOKE_FILE), result, files.GROUP_FILE)
 
     def _report(self, text: str) -> None:
         if self._is_main:

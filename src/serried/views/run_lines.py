@@ -97,6 +97,8 @@ class Line(NamedTuple):
     job: str
     time: str
     ended: str
+    user: str
+    """Whose run it is; empty for this user's own."""
     note: Cell
 
     @classmethod
@@ -113,6 +115,7 @@ class Line(NamedTuple):
             job=status.job or "",
             time=duration(total_seconds(status, now)),
             ended=ended(status, now),
+            user=status.record.owner,
             note=note_of(status, now),
         )
 

@@ -213,6 +213,9 @@ class Local:
                 pass
         return answer
 
+    def poll_others(self, users: Sequence[str]) -> Mapping[tuple[str, int | None], Job]:
+        return {}  # each user of a machine has jobs of their own
+
     def split(self, job: str) -> tuple[str, int | None]:
         number, _, task = job.partition("_")
         return number, int(task) if task else None

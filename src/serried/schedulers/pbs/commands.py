@@ -448,6 +448,9 @@ class Pbs(CommandScheduler):
     def read(self, texts: Mapping[str, str]) -> dict[JobKey, Job]:
         return {(job.id, job.task): job for job in parse.jobs(texts["qstat"])}
 
+    def poll_others(self, users: Sequence[str]) -> Mapping[JobKey, Job]:
+        return self.read({"qstat": self._qstat(self.answer(("qselect", "-u", ",".join(users))).split())})
+
     def split(self, job: str) -> JobKey:
         return parse.split(job)
 

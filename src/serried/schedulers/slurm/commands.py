@@ -493,13 +493,17 @@ class Slurm(CommandScheduler):
         rows = [*parse.accounting(texts.get("sacct", "")), *parse.queue(texts.get("squeue", ""))]
         return {(job.id, job.task): job for job in rows}
 
+    def poll_others(self, users: Sequence[str]) -> Mapping[JobKey, Job]:
+        return self.read({"squeue": self._squeue(parse.JOB_FORMAT, ",".join(users))})
+
     def split(self, job: str) -> JobKey:
         number, _, task = job.partition("_")
         return number, int(task) if task else None
 
-    def _squeue(self, fields: str) -> str:
+    def _squeue(self, fields: str, users: str = "") -> str:
         # By user, not by id: one id that squeue has forgotten would make it fail for all.
-        listed = self.answer(("squeue", "--noheader", f"--user={os.getuid()}", "--states=all", f"--Format={fields}"))
+        who = f"--user={users or os.getuid()}"
+        listed = self.answer(("squeue", "--noheader", who, "--states=all", f"--Format={fields}"))
         if listed.strip() and parse.SEPARATOR not in listed:
             # Unread, every job would look forgotten.
             raise SchedulerUnreachable("this `squeue` cannot divide its fields; Slurm 20.11 or later is needed")

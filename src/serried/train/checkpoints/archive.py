@@ -25,6 +25,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Deque, Dict, Iterable, List, NamedTuple
 
+from serried.base.files import GROUP_FILE
+
 CHUNK = 16 << 20
 """Bytes per write: enough for each disk of a striped file system. A multiple of every page size."""
 PIECE = 4 << 20
@@ -146,11 +148,11 @@ class _ChunkedFile:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         self._is_direct = True
         try:
-            self._descriptor = os.open(path, flags | _DIRECT, 0o600)
+            self._descriptor = os.open(path, flags | _DIRECT, GROUP_FILE)
         except OSError as error:
             if error.errno not in _REFUSED:
                 raise
-            self._descriptor = os.open(path, flags, 0o600)
+            self._descriptor = os.open(path, flags, GROUP_FILE)
             self._is_direct = False
 
     def __enter__(self) -> _ChunkedFile:  # noqa: PYI034 - Self is newer than Python 3.9

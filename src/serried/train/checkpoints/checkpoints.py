@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
-from serried.base.files import make_directory
+from serried.base.files import GROUP_DIRECTORY, make_directory
 from serried.schema.reasons import Reason
 from serried.train.checkpoints import sharded, states, store
 from serried.train.checkpoints.saver import Saver
@@ -169,7 +169,7 @@ class Checkpoints:
             if run.is_main:
                 _log.warning("not saving checkpoints: set st.session(directory=...)")
             return
-        make_directory(run.directory)
+        make_directory(run.directory, GROUP_DIRECTORY)
         if local is not None and not Path(local).is_dir():
             raise CheckpointError(f"`local` is `{local}`, which is not a directory on this node")
         disk = None if local is None else Path(local).absolute()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from serried.base.channel import Channel
-from serried.base.files import make_directory, write_json
+from serried.base.files import GROUP_DIRECTORY, make_directory, write_json
 from serried.schema import names
 from serried.schema.checkpoints import SCHEMA
 from serried.train.checkpoints import sharded, shared_memory, states, store, writer
@@ -140,7 +140,7 @@ class Saver:
         if self._shards is not None:  # collective, so also if this rank's own part has failed
             place = self._aside(step) / store.SHARDED
             with contextlib.suppress(OSError):  # torch reports it to all ranks at once
-                make_directory(place)
+                make_directory(place, GROUP_DIRECTORY)
             self._shards.save({name: sharded.state_of(name, self._objects) for name in self._spread}, place)
         self.poll()
         self.stall_seconds = time.monotonic() - entered

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional
 
-from serried.base.files import make_directory, write_json
+from serried.base.files import GROUP_DIRECTORY, GROUP_FILE, make_directory, write_json
 from serried.schema.checkpoints import COMPLETE, complete, directory_of, step_of, steps
 
 SHARDED = "sharded"
@@ -122,7 +122,7 @@ def copy(source: Path, target: Path) -> str:
     """Copy `source` to `target` durably. Returns the checksum of the bytes read."""
     value = 0
     with source.open("rb") as reading:
-        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, GROUP_FILE)
         with os.fdopen(descriptor, "wb", buffering=0) as writing:
             while True:
                 chunk = reading.read(CHUNK)
@@ -151,7 +151,7 @@ def sync(path: Path) -> None:
 def prepare(root: Path, step: int) -> Path:
     """Create the directory to write `step` into; any rank may be the first."""
     path = partial_directory(root, step)
-    make_directory(path)
+    make_directory(path, GROUP_DIRECTORY)
     return path
 
 
@@ -160,7 +160,7 @@ def rank_folder(local: Path, root: Path, rank: int) -> Path:
     name = hashlib.sha256(os.fsencode(root.absolute())).hexdigest()[:12]
     folder = local / f"serried-checkpoints-{name}" / f"rank-{rank}"
     shutil.rmtree(folder, ignore_errors=True)
-    make_directory(folder)
+    make_directory(folder, GROUP_DIRECTORY)
     return folder
 
 
@@ -174,7 +174,7 @@ def commit(root: Path, step: int, document: Dict[str, Any]) -> Checkpoint:
         shutil.rmtree(doomed)
     aside.rename(path)
     sync(root)
-    write_json(path / COMPLETE, document)
+    write_json(path / COMPLETE, document, GROUP_FILE)
     sync(path)
     return Checkpoint(path, step, document)
 

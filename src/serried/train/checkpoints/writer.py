@@ -31,7 +31,7 @@ from typing import Any, Dict, Optional
 
 from serried.base import linux
 from serried.base.channel import Channel
-from serried.base.files import make_directory, read_json, write_json
+from serried.base.files import GROUP_DIRECTORY, GROUP_FILE, make_directory, read_json, write_json
 from serried.schema.checkpoints import COMPLETE, directory_of
 from serried.train.checkpoints import archive, store
 
@@ -99,7 +99,7 @@ def _save(command: Dict[str, Any], memory: MappedMemory, parent: int) -> Dict[st
 def _commit(aside: Path, command: Dict[str, Any], files: Dict[str, File], parent: int, began: float) -> None:
     rank = command["rank"]
     if rank > 0:
-        write_json(_part(aside, rank), {"token": command["token"], "files": files})
+        write_json(_part(aside, rank), {"token": command["token"], "files": files}, GROUP_FILE)
         return
     parts = _await_parts(aside, command, parent, time.monotonic() - began)
     document = {**command["document"], "files": dict(sorted({**files, **parts}.items()))}
@@ -110,7 +110,7 @@ def _carry(aside: Path, command: Dict[str, Any]) -> Dict[str, File]:
     """Move files from the node's own disk to `aside`, durably."""
     source, files = Path(command["from"]), command["carry"]
     if any("/" in name for name in files):
-        make_directory(aside / store.SHARDED)
+        make_directory(aside / store.SHARDED, GROUP_DIRECTORY)
     for name, file in files.items():
         if store.copy(source / name, aside / name) != file["crc32"]:
             raise OSError(0, f"`{source / name}` has changed since it was written")
@@ -190,7 +190,7 @@ def _rate(command: Dict[str, Any]) -> Dict[str, Any]:
     if checkpoint is None:
         return {"rate": command["rate"], "error": "no such checkpoint"}
     try:
-        write_json(checkpoint.path / COMPLETE, {**checkpoint.document, "metric": command["metric"]})
+        write_json(checkpoint.path / COMPLETE, {**checkpoint.document, "metric": command["metric"]}, GROUP_FILE)
     except OSError as error:
         return {"rate": command["rate"], "error": error.strerror or str(error)}
     store.apply_retention(root, command["keep"], command["best"])

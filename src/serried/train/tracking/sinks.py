@@ -115,7 +115,7 @@ class Mlflow(Sink):
         if mode == tracking.AUTO and server.startswith("http"):
             mode = tracking.ONLINE if tracking.is_reachable(server, os.environ) else tracking.OFFLINE
         if not server or mode == tracking.OFFLINE:
-            files.make_directory(self._folder)
+            files.make_directory(self._folder, files.GROUP_DIRECTORY)
             server = self._folder.absolute().as_uri()
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3 refuses folders without it
         import mlflow
@@ -243,7 +243,7 @@ class Wandb(Sink):
         }
         if "dir" in arguments:
             with contextlib.suppress(OSError):  # then wandb chooses a folder
-                files.make_directory(Path(own.folder))
+                files.make_directory(Path(own.folder), files.GROUP_DIRECTORY)
         # The ranks' output is in the run's logs. A hook in `sys.stdout` would raise when wandb-core is gone.
         quiet: Dict[str, Any] = {} if os.environ.get("WANDB_CONSOLE") else {"console": "off"}
         arguments["settings"] = wandb.Settings(init_timeout=self.START_SECONDS, **quiet)

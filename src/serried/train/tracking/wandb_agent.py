@@ -40,7 +40,7 @@ def main() -> None:
     os.environ.update({name: value for name, value in defaults.items() if not os.environ.get(name)})
     os.environ.pop(PARAMETERS, None)
     with contextlib.suppress(OSError):  # then wandb chooses a folder
-        files.make_directory(Path(os.environ["WANDB_DIR"]))
+        files.make_directory(Path(os.environ["WANDB_DIR"]), files.GROUP_DIRECTORY)
     sys.exit(_Agent(task.trial).run(sys.argv[1]))
 
 

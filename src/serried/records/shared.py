@@ -1,0 +1,148 @@
+"""Runs of other users below a root that several share, from their run directories alone.
+
+The owner of a directory wrote all files in it, and may have written anything. So only the owner's own files are opened
+(`base.files.trust_only`), documents have a size and a schema, and nothing is written, neither there nor in a record.
+The user that is shown is the owner of the directory, whatever a file says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import pwd
+import re
+import stat
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from serried import config
+from serried.base import NamedTuple, files
+from serried.base.errors import RunNotFoundError, UsageError
+from serried.records.index import Selection
+from serried.records.record import Record, RecordUnreadable, Submission, Summary, is_id
+from serried.schema import names
+from serried.schema.endings import End
+from serried.schema.layout import RunDirectory
+from serried.schema.names import SubmissionState
+from serried.schema.plan import Plan
+from serried.schema.successor_commands import token_of
+
+ALL = "all"
+_MOST_RANKS = 1_000_000
+_MOST_OPEN = 200
+"""The most runs without an end that are looked at: the newest ones."""
+_JOB = re.compile(r"[\w.\[\]-]{1,64}")
+
+
+class SharedRecord(Record):
+    """A run of another user. In place of the private record stands the run directory."""
+
+    def __init__(self, path: Path, uid: int) -> None:
+        super().__init__(path)
+        self.owner = user_name(uid)
+        files.trust_only(path, uid)
+
+    @functools.cached_property
+    def where(self) -> RunDirectory:
+        return RunDirectory(self.directory.path)
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        plan = self.read_plan()
+        if plan.run != self.id or plan.allocation.nodes < 1 or not 0 <= plan.world_size <= _MOST_RANKS:
+            raise RecordUnreadable(f"the plan of run `{self.id}` is not valid")
+        return plan
+
+    @functools.cached_property
+    def summary(self) -> Summary:
+        return Summary.of(self.plan)._replace(directory=str(self.where.path))
+
+    @property
+    def end(self) -> End | None:
+        end = End.read_known(self.where.exit)
+        return end if end and end.state in names.ENDED else None
+
+    @property
+    def first_submissions(self) -> list[Submission]:
+        """Its job by the claim, or else by the token, which is in the job's name."""
+        token, job = token_of(self.id, None, 1), ""
+        with contextlib.suppress(OSError):
+            job = files.read_bytes(self.where.claim(token)).decode("ascii", "replace")
+        site = self.plan.site
+        job = job if _JOB.fullmatch(job) else token
+        return [Submission(token, SubmissionState.SUBMITTED, site.name, site.scheduler, self.plan.created, 0, job)]
+
+
+class _Place(NamedTuple):
+    path: Path
+    uid: int
+    changed: float
+
+
+def find(word: str) -> Selection | None:
+    """The run of another user whose id is `word`, or a task of such a run; None if there is none.
+
+    Raises UsageError if its owner does not share it.
+    """
+    run, _, task = word.partition("/")
+    for place in _places(run) if is_id(run) else ():
+        record = SharedRecord(place.path, place.uid)
+        try:
+            array = record.plan.array
+        except RecordUnreadable as error:
+            if os.access(record.directory.plan, os.R_OK):
+                raise
+            hint = 'runs that are submitted with `share = "group"` under `[project]` can be read by the group'
+            raise UsageError(f"run `{run}` belongs to `{record.owner}`, who does not share it", hint=hint) from error
+        if task and not (task.isdecimal() and array and int(task) in array.indices):
+            raise RunNotFoundError(f"run `{run}` has no task {task}", hint=f"serried show {run} --tasks")
+        return Selection(record, int(task) if task else None)
+    return None
+
+
+def records(users: Collection[str], most: int) -> list[SharedRecord]:
+    """The runs of these users that this one may read: those without an end, and the newest `most` of the others."""
+    open_: list[_Place] = []
+    ended: list[_Place] = []
+    for place in _places():
+        if ALL in users or user_name(place.uid) in users:
+            with contextlib.suppress(OSError):
+                if os.access(place.path / "plan.json", os.R_OK):
+                    (ended if (place.path / "exit.json").exists() else open_).append(place)
+    newest = sorted(open_, key=lambda place: -place.changed)[:_MOST_OPEN]
+    newest += sorted(ended, key=lambda place: -place.changed)[:most]
+    return [SharedRecord(place.path, place.uid) for place in newest]
+
+
+@functools.cache
+def user_name(uid: int) -> str:
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(uid).pw_name
+    return str(uid)
+
+
+def _places(run: str = "") -> Iterator[_Place]:
+    """The run directories of other users below the roots in profiles; with `run`, those of this id. Follows no link."""
+    roots = {cluster.root: None for cluster in config.catalogue(Path.cwd(), os.environ).clusters if cluster.root}
+    for root in roots:
+        for project in _folders(root):
+            for experiment in _folders(project.path):
+                for name in [run] if run else _names(experiment.path):
+                    path = Path(experiment.path, name)
+                    with contextlib.suppress(OSError):
+                        state = path.lstat()
+                        if stat.S_ISDIR(state.st_mode) and state.st_uid != os.getuid():
+                            yield _Place(path, state.st_uid, state.st_mtime)
+
+
+def _folders(path: str) -> list[os.DirEntry[str]]:
+    with contextlib.suppress(OSError), os.scandir(path) as entries:
+        return [entry for entry in entries if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")]
+    return []
+
+
+def _names(path: str) -> list[str]:
+    with contextlib.suppress(OSError):
+        return list(filter(is_id, os.listdir(path)))  # noqa: PTH208 - ten thousand, perhaps
+    return []
