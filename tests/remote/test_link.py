@@ -242,6 +242,21 @@ def test_where_ssh_cannot_keep_a_connection_each_command_is_one(make_sshd, clock
     assert (far.connections, round(clock.passed)) == (3, 30)
 
 
+def test_where_a_connection_has_one_session_ever_each_command_is_one(make_sshd, clock, tmp_path, monkeypatch):
+    far = make_sshd()
+    ssh = tmp_path / "one-session"
+    refuse = 'case "$*" in *ControlMaster=no*) echo "session request failed: refused by peer" >&2; exit 255;; esac'
+    ssh.write_text(f'#!/bin/sh\n{refuse}\nexec {far.ssh} "$@"\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("SERRIED_SSH", str(ssh))
+    login = sign_in_by_key()
+    assert (login.mode, said(link.connect("fir", "fir", "uname -n"))) == ("once", "fir-login1\n")
+    assert (far.connections, round(clock.passed)) == (2, 15)
+    refused = (login.why, "commands need a key that logs in without a prompt: ssh fir", None)
+    probe = link._start("fir", login, (*link._path(login), *link._NO_CONNECTION), "true")
+    assert refusal(lambda: link._probed_alone(probe, login._replace(is_batch=False, mode=""))) == refused
+
+
 def test_a_connection_of_the_user_is_used_and_left_open(make_sshd):
     far = make_sshd(**SECOND_FACTOR)
     config = far.ssh_config.read_text()

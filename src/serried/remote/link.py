@@ -500,10 +500,22 @@ def _probe(cluster: str, login: Login) -> tuple[str, str]:
             stack.callback(link.kill)
             nodes.append(link.answer(marker, LOGIN_SECONDS))
             if nodes[-1] is None and len(nodes) == 1:
-                raise link.lost()
+                return _probed_alone(link, login)
     if None in nodes:
         return SESSION, f"`{login.host}` allows one session for each connection"
     return MASTER, f"`{login.host}` allows several sessions on one connection"
+
+
+def _probed_alone(link: Link, login: Login) -> tuple[str, str]:
+    """The same for a connection that refuses a second session even after the first. Raises NotConnected."""
+    error = link.lost()
+    if error.code != "one-session":
+        raise error
+    _close(login)
+    why = f"`{login.host}` allows one session for each connection, and no other after it"
+    if not login.is_batch:
+        raise NotConnected(why, hint=f"commands need a key that logs in without a prompt: ssh {login.host}")
+    return ONCE, why
 
 
 def _node_of(cluster: str, login: Login) -> str | None:
