@@ -8,6 +8,8 @@ import os
 import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -46,23 +48,60 @@ with Server(("127.0.0.1", int(sys.argv[1])), Handler) as server:
 """
 
 
-class OpenTunnel:
-    """`serried tunnel … --json`, once it is open."""
+JUPYTERLAB = """
+import http.server, json, os, sys
+from pathlib import Path
 
-    def __init__(self, *arguments: str, directory: Path, environ: Mapping[str, str]) -> None:
+token = Path(os.environ["JUPYTER_TOKEN_FILE"]).read_text()
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        is_known = self.path.endswith("token=" + token)
+        if is_known:
+            Path("new.ipynb").write_text("{}")
+        self.send_response(200 if is_known else 403)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass  # JupyterLab leaves the token out
+
+with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    known = Path(os.environ["JUPYTER_RUNTIME_DIR"], f"jpserver-{os.getpid()}.json")
+    aside = known.with_suffix(".part")
+    aside.write_text(json.dumps({"port": server.server_address[1]}))
+    aside.rename(known)
+    server.serve_forever()
+"""
+"""In the place of JupyterLab, as `jupyterlab.py`."""
+
+
+class OpenTunnel:
+    """`serried tunnel … --json`, or another command that opens one, once it is open."""
+
+    def __init__(self, *arguments: str, directory: Path, environ: Mapping[str, str], command: str = "tunnel") -> None:
         self.errors = directory / f"tunnel-{len(list(directory.glob('tunnel-*')))}.stderr"
         with self.errors.open("w") as errors:
-            argv = [sys.executable, "-m", "serried", "tunnel", *arguments, "--json"]
+            words = [*arguments, "--json"] if command == "tunnel" else arguments
+            argv = [sys.executable, "-m", "serried", command, *words]
             self.process = subprocess.Popen(
                 argv, cwd=directory, env=dict(environ), stdout=subprocess.PIPE, stderr=errors, text=True
             )
         line = self.process.stdout.readline()
         assert line, self.said
-        self.facts: dict[str, Any] = json.loads(line)
+        self.facts: dict[str, Any] = json.loads(line) if command == "tunnel" else {"url": line.strip()}
 
     def connect(self) -> socket.socket:
         host, _, port = self.facts["address"].partition(":")
         return socket.create_connection((host, int(port)), timeout=120)
+
+    def get(self, token: str | None = None) -> int:
+        """The status of the notebook's page."""
+        url = self.facts["url"] if token is None else f"{self.facts['url'].partition('=')[0]}={token}"
+        try:
+            with urllib.request.urlopen(url, timeout=60) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
 
     @property
     def said(self) -> str:

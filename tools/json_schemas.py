@@ -245,7 +245,7 @@ COMMANDS = {
     "clusters show": schema({"schema": "i", "cluster": _LIMITS}),
     "clusters check": schema(_CHECKED),
     "stacks": schema(_STACKS),
-    "tunnel": schema({"schema": "i", "address": "s", "run": "s", "host": "s", "port": "i"}),
+    "tunnel": schema({"schema": "i", "address": "s", "url": "s?", "run": "s", "host": "s", "port": "i"}),
     "metrics": one_of({"schema": "i", "run": "s", "what": "s", "rows": ["#metrics"]}, "#metrics"),
     "profile": one_of({"schema": "i", "run": "s", "ranks": [_PROFILE]}, _PLAN),
     "bench": schema({"schema": "i", "benches": ["#bench"]}),

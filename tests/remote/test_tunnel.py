@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from sshd import Sshd
 from command_line import here
 from serried.lab.lab import Lab
 from serried.remote import link
-from tunnelled import SERVER, OpenTunnel, content, digest, digest_through, received
+from tunnelled import JUPYTERLAB, SERVER, OpenTunnel, content, digest, digest_through, received
 
 pytestmark = [pytest.mark.slurm, pytest.mark.runs]
 
@@ -73,3 +74,17 @@ def test_a_port_of_a_node_is_reached_from_the_laptop_until_the_run_ends_or_the_c
     assert again.said.endswith(f"closed the tunnel: run `{run}` has ended, CANCELLED\n")
     ended = here("tunnel", run, f"0:{port}")
     assert (ended.returncode, ended.stderr.splitlines()[0]) == (2, f"error: run `{run}` has ended: it is CANCELLED")
+
+
+@pytest.mark.usefixtures("fir")
+def test_a_notebook_from_the_laptop_comes_back_with_fetch() -> None:
+    Path("jupyterlab.py").write_text(JUPYTERLAB)
+    words = ("--cluster", "beech", "--cpus", "1", "--mem", "500M", "--time", "5m")
+    venv = ("--set", f"environment.venv={sys.prefix}")
+    notebook = OpenTunnel(*words, *venv, directory=Path.cwd(), environ=os.environ, command="notebook")
+    assert notebook.get() == 200
+    assert here("stop", "-y", "last").returncode == 0
+    assert notebook.end() == 0
+    notebook.close()
+    assert here("fetch", "last", "--to", "back").returncode == 0
+    assert Path("back/new.ipynb").read_text() == "{}"

@@ -32,6 +32,7 @@ GROUPS = {
         "wait": "Wait for runs; exit 0 if all succeeded.",
         "stop": "Stop runs.",
         "shell": "Open a shell on a node, or beside a running rank.",
+        "notebook": "Run JupyterLab in a job, and open it here.",
         "tunnel": "Reach a port of a run's node from here: TensorBoard, a debugger.",
     },
     "Look": {
@@ -80,6 +81,7 @@ SHORT = {
     "check-resume": "stops steps seed tolerance ignore gpus ranks time cluster set dry-run",
     "bench scaling": "nodes ranks launch method repeat batch time account cluster wait yes dry-run",
     "shell": "nodes gpus cpus mem time account partition cluster now node rank dry-run",
+    "notebook": "gpus cpus mem time account partition cluster detach yes dry-run",
     "stage": "warm nodes gpus time account cluster set dry-run",
     "profile": "steps rank memory show nodes gpus ranks time cluster set dry-run",
     "config show": "all explain cluster set nodes gpus time",
@@ -93,6 +95,7 @@ MODULE_OF = {
     "wait": "stop",
     "clusters": "config",
     "completion": "docs",
+    "notebook": "tunnel",
 }
 """Commands whose module has another name. A second command in a module is the function `NAME_command`."""
 
@@ -104,7 +107,7 @@ ACROSS = {
     " wait, watch, why",
     "changes": "clean, env, fetch, profile, shell, stage, stop, sweep stop, track",
     "repeats": "rerun, sweep add, sweep retry",
-    "submits": "check-resume, run, submit, sweep",
+    "submits": "check-resume, notebook, run, submit, sweep",
     "stays": "bench, clusters, completion, config, docs, doctor, init, lab, login",
 }
 """What `remote.relay` does with a command that is for another cluster. The name of a group has all of its others."""
@@ -124,6 +127,7 @@ MEANT = {
     "run -- COMMAND` in a job, or else `serried shell": "srun",
     "shell": "ssh salloc interactive bash",
     "tunnel": "forward port-forward port",
+    "notebook": "jupyter jupyterlab lab-notebook ipython",
     "logs": "log tail output cat print follow",
     "show": "info describe inspect view plan",
     "queue": "sinfo pbsnodes free gpus idle availability",

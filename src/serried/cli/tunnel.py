@@ -1,4 +1,4 @@
-"""`serried tunnel`: a port of a run's node as a port of this machine."""
+"""`serried tunnel`: a port of a run's node as a port of this machine. `serried notebook`: JupyterLab behind one."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
-from serried.base.errors import Elsewhere, UsageError
+from serried.base.errors import Elsewhere, RunFailed, UsageError
 from serried.base.hosts import LOOPBACK
 from serried.base.text import show_duration
-from serried.cli import run_view
-from serried.records.index import LAST
+from serried.cli import TYPED, options, run_view
+from serried.records.index import LAST, Selection
+from serried.records.record import Record
 from serried.schema import SCHEMA, names
+from serried.schema.layout import sent_tree
 from serried.submission import tunnel
-from serried.submission.tunnel import TunnelListener, TunnelTarget
+from serried.submission.deliver import deliver
+from serried.submission.prepare import prepare
+from serried.submission.request import Request, decide
+from serried.submission.tunnel import NOTEBOOK, TunnelListener, TunnelTarget
 from serried.views import console
 
 _HIGHEST = 65_535
@@ -60,28 +66,32 @@ def command(*, run: str, port: str | None, node: int | None, rank: int | None, a
         selection = run_view.select_one(run)
     except Elsewhere as elsewhere:
         run = run.replace(LAST, elsewhere.run, 1) if elsewhere.run else run
-        options = [f"--{name}={number}" for name, number in (("node", node), ("rank", rank)) if number is not None]
-        _open(elsewhere, ("tunnel", run, *([str(remote)] if remote else []), *options), local, as_json=as_json)
+        more = [f"--{name}={number}" for name, number in (("node", node), ("rank", rank)) if number is not None]
+        _open(run, elsewhere, (local, remote), more=more, as_json=as_json)
         return
+    if remote is None and "serried.train.notebook" not in selection.record.plan.command:
+        hint = f"a notebook's port is known; of others: serried tunnel {selection} 6006"
+        raise UsageError(f"run `{selection}` runs no notebook: name a port", hint=hint)
     target = TunnelTarget(selection, remote, node or 0, rank)
     if names.AT in os.environ:  # typed on another machine
         with console.status_line("") as line:
             tunnel.serve(target, line.update)
     else:
-        _open(target, (), local, as_json=as_json)
+        _open(str(selection), target, (local, remote), as_json=as_json)
 
 
 class _TunnelLines:
     """What is said of a tunnel while it is open."""
 
-    def __init__(self, port: int, line: console.MovingLine | None, *, as_json: bool) -> None:
-        """`line` is that of the wait for a run of our own cluster."""
+    def __init__(self, port: int, *, as_json: bool = False) -> None:
         self.port, self.facts = port, dict[str, Any]()
-        self._line, self._as_json = line, as_json
+        self.line: console.MovingLine | None = None
+        """That of the wait for a run of our own cluster."""
+        self._as_json = as_json
 
     def ready(self, facts: Mapping[str, Any]) -> None:
-        if self._line:
-            self._line.clear()
+        if self.line:
+            self.line.clear()
         if not self.facts:
             self._print_address(facts)
         self.facts.update(facts)
@@ -89,13 +99,14 @@ class _TunnelLines:
 
     def _print_address(self, facts: Mapping[str, Any]) -> None:
         address = f"{LOOPBACK}:{self.port}"
+        url = f"http://{address}/lab?token={facts['token']}" if "token" in facts else None
         if self._as_json:
-            found = {"address": address, **{name: facts[name] for name in ("run", "host", "port")}}
+            found = {"address": address, "url": url, **{name: facts[name] for name in ("run", "host", "port")}}
             console.out(json.dumps({"schema": SCHEMA, **found}))
         else:
-            console.out(address)
+            console.out(url or address)
         sys.stdout.flush()
-        if self._line and "SSH_CONNECTION" in os.environ:
+        if self.line and "SSH_CONNECTION" in os.environ:
             console.note(f"other users of this machine can connect to port {self.port}, too")
 
     def refused(self, facts: Mapping[str, Any], reason: str) -> None:
@@ -105,28 +116,108 @@ class _TunnelLines:
         console.warning(f"{self.facts['run']} ends in {show_duration(int(max(seconds, 0)))}: its time limit")
 
 
-def _open(way: TunnelTarget | Elsewhere, words: Sequence[str], local: int | None, *, as_json: bool) -> None:
-    """Listen here, and carry connections until the run has ended: to our cluster, or by `words` on another one."""
+def _open(
+    run: str,
+    way: TunnelTarget | Elsewhere,
+    ports: tuple[int | None, int | None] = (None, None),
+    *,
+    more: Sequence[str] = (),
+    as_json: bool = False,
+) -> None:
+    """Listen here, and carry connections until the run has ended: to our cluster, or to another one."""
+    local, remote = ports
     listener = tunnel.listen(local or 0)
-    port = listener.getsockname()[1]
+    shown = _TunnelLines(listener.getsockname()[1], as_json=as_json)
+    carrier, last = TunnelListener(listener, shown), _NOTHING
     try:
         if isinstance(way, TunnelTarget):
-            with console.status_line("") as line:
-                shown = _TunnelLines(port, line, as_json=as_json)
-                state = tunnel.hold(way, TunnelListener(listener, shown), line.update).state
+            with console.status_line("") as shown.line:
+                last = tunnel.end_of(tunnel.hold(way, carrier, shown.line.update))
         else:
             from serried.remote import relay  # most runs are here
 
-            shown, last = _TunnelLines(port, None, as_json=as_json), _NOTHING
-            carrier = TunnelListener(listener, shown)
+            words = ("tunnel", run, *([str(remote)] if remote else []), *more)
             while not last.get("state"):  # of its next attempt
                 last = relay.through_tunnel(way, words, carrier.carry)
-            state = last["state"]
     except KeyboardInterrupt:
         console.say()
         console.note("closed the tunnel; the run continues")
+        if remote is None:
+            console.next_steps(
+                [(f"serried tunnel {run}", "open it again"), (f"serried stop {run}", "end the notebook")]
+            )
         sys.exit(130)
+    state, hint = last["state"], f"serried why {run}"
+    if not shown.facts and last["tail"]:
+        details = "\n".join(map(str, last["tail"]))
+        raise RunFailed(f"run `{run}` has ended: it is {state}", hint=hint, details=details)
     if not shown.facts:
-        run = click.get_current_context().params["run"]
-        raise UsageError(f"run `{run}` has ended: it is {state}", hint="a tunnel leads to a run that runs or waits")
+        raise UsageError(f"run `{run}` has ended: it is {state}", hint=hint)
     console.say(f"closed the tunnel: run `{shown.facts['run']}` has ended, {state}")
+
+
+@click.command(cls=options.Sorted)
+@options.experiment
+@options.resources
+@options.common
+@options.yes
+@click.option("--detach", is_flag=True, help="Submit it and print its id; `serried tunnel RUN` opens it.")
+@options.dry_runs
+def notebook_command(*, experiment: str | None, yes: bool, detach: bool, dry_run: bool, **values: Any) -> None:
+    r"""Run JupyterLab in a job, with an experiment's environment, and open it here.
+
+    \b
+    serried notebook train                   with the resources of the experiment
+    serried notebook --gpus 1 --time 4h      with these resources
+    serried tunnel last                      open it again, also from a laptop
+
+    It prints an address with a token for your browser. The environment needs `jupyterlab`. Notebooks
+    are in the project itself; if you type this on a laptop, in a copy on the cluster: `serried fetch RUN
+    --to DIR` brings the files that changed. Ctrl-C closes the tunnel, and `serried stop RUN` ends the
+    job. The job ends at its time limit: save your work before.
+    """
+    way: TunnelTarget | Elsewhere
+    try:
+        run = _submit(experiment, values, yes=yes, dry_run=dry_run)
+        if not run:
+            return
+        way = TunnelTarget(Selection(Record.load(run)), None)
+    except Elsewhere as elsewhere:
+        from serried.remote import relay
+
+        answer, way = bytearray(), Elsewhere(elsewhere.cluster, elsewhere.message)
+        words = [*click.get_current_context().meta[TYPED], *([] if detach else ["--detach"])]
+        if status := relay.relay(elsewhere, words, "submits", on_output=answer.extend):
+            sys.exit(status)
+        run = answer.decode().strip()
+    if detach:
+        console.out(run)
+    else:
+        _open(run, way)
+
+
+def _submit(experiment: str | None, values: Mapping[str, Any], *, yes: bool, dry_run: bool) -> str:
+    """The id of the run, which is empty after a dry run. One rank has all that a node of the experiment has."""
+    request = Request(
+        experiment=experiment,
+        command=NOTEBOOK,
+        overrides={"resources.nodes": 1, "resources.ranks": 1, **options.overrides(values, values["settings"])},
+        cluster=values["cluster"],
+        array="off",
+        name=values["name"] or f"{experiment or ''}-notebook".strip("-"),
+        is_sent=not dry_run,
+    )
+    if sent_tree(Path.cwd()) is None:  # else the project is on a laptop
+        request = request.with_setting("project.snapshot", value=False)
+    decided = decide(request, Path.cwd(), os.environ)
+    limit = decided.plan.limit._replace(restarts=0)
+    plan = decided.plan._replace(command=NOTEBOOK, shell=False, beside=(), limit=limit, after=())
+    plan = plan if experiment else plan._replace(experiment="notebook")
+    with options.progress(dry_run=dry_run) as observe:
+        prepared = prepare(plan, decided.resolved, os.environ, observe=observe)
+    if dry_run:
+        options.dry_run(prepared, as_json=False)
+        return ""
+    options.show_plan(prepared)
+    options.agree(prepared.warnings, yes=yes)
+    return deliver(prepared).id

@@ -30,6 +30,7 @@ from serried.schema import names
 from serried.submission import script
 from serried.submission.foreground import check_joinable, joining
 
+_TAIL = 5
 NO_FACTS: Mapping[str, Any] = {}
 MOST_CONNECTIONS = 250
 """Further ones wait: a process may have 1,024 open files."""
@@ -40,6 +41,10 @@ REFUSED_SECONDS = 15.0
 """The same, if the scheduler refuses a step of the job: it may just have ended."""
 SILENT_SECONDS = 60.0
 """Between two notes that nothing listens on the port: browsers try again and again."""
+
+
+NOTEBOOK = ("python", "-m", "serried.train.notebook")
+"""The command of a run whose port a tunnel knows."""
 
 
 class TunnelTarget(NamedTuple):
@@ -156,7 +161,13 @@ def serve(target: TunnelTarget, say: Callable[[str], None]) -> None:
         with _on_node(status, target, facts["port"], is_on_stdio=True) as process:
             process.wait()
         status = _ended(status)
-    _send(frames.EXIT, {"state": status.state} if status.has_ended else {})
+    _send(frames.EXIT, end_of(status) if status.has_ended else {})
+
+
+def end_of(status: RunStatus) -> dict[str, Any]:
+    """How a run ended: its `state`, and the last lines of the rank that failed."""
+    failure = status.record.end.first_failure if status.record.end else None
+    return {"state": status.state, "tail": [*failure.tail[-_TAIL:]] if failure else []}
 
 
 def _send(kind: int, value: Mapping[str, Any]) -> None:
@@ -211,10 +222,12 @@ def _facts(status: RunStatus, target: TunnelTarget) -> dict[str, Any]:
     notebook = {}
     if target.port is None:
         notebook = files.read_json(target.selection.place.attempt(status.attempt or 0).notebook) or {}
-    progress = status.progress
+    progress, limit = status.progress, status.record.plan.allocation.time_seconds
     left = progress.live.limit_seconds_left if progress else None
     if progress and left is not None:
-        left = max(left - progress.age, 0.0)
+        left -= progress.age
+    elif limit and status.started:  # the head agent has written nothing yet
+        left = limit - (time.time() - status.started)
     host = status.node_names[_node(status, target)]
     return {"run": status.id, "host": host, "port": target.port, "seconds_left": left, **notebook}
 
@@ -255,7 +268,7 @@ def _end(process: shell.Child) -> None:
 
 def _tail(errors: IO[bytes]) -> str | None:
     errors.seek(0)
-    return "\n".join(errors.read().decode("utf-8", "replace").splitlines()[-5:]) or None
+    return "\n".join(errors.read().decode("utf-8", "replace").splitlines()[-_TAIL:]) or None
 
 
 def _is_over(status: RunStatus) -> bool:
@@ -265,7 +278,8 @@ def _is_over(status: RunStatus) -> bool:
 
 
 def _has_left(now: RunStatus, before: RunStatus) -> bool:
-    return now.has_ended or now.state != names.RUNNING or now.attempt != before.attempt
+    """Between two jobs of a run, the scheduler may still report the first one."""
+    return now.has_ended or (now.state, now.attempt, now.job) != (names.RUNNING, before.attempt, before.job)
 
 
 def _ended(before: RunStatus) -> RunStatus:
