@@ -19,6 +19,7 @@ from test_resuming import CutNode
 
 import pythons
 import serried
+from command_line import here
 from serried import api
 from serried.api import elsewhere
 from serried.base.errors import Elsewhere, NotConnected, RunFailed, RunNotFoundError, SerriedWarning, UsageError
@@ -249,6 +250,43 @@ class TestOnSlurm:
         for ask in (lambda: run.state, run.logs, run.stop, submit, lambda: serried.find(run.id)):
             with pytest.raises(NotConnected):
                 ask()
+
+
+@pytest.mark.slurm
+@pytest.mark.runs
+@pytest.mark.usefixtures("project")
+def test_wait_and_stop_take_runs_of_several_clusters(make_cluster: Callable[[str, str], Sshd]) -> None:
+    make_cluster("beech", "fir")
+    elm = make_cluster("elm", "yew")
+    ended, failed = submit(), submit("fail")
+    local = serried.submit([PYTHON, "-c", "pass"], cluster="local", ranks=1)
+    other, long = (serried.submit([PYTHON, "train.py", word], cluster="elm", time="5m") for word in ("ok", "wait"))
+    waited = here("wait", "--json", ended.id, local.id, other.id)
+    assert (waited.returncode, waited.stderr) == (0, "")
+    found = {run["id"]: run["state"] for run in json.loads(waited.stdout)["runs"]}
+    assert found == dict.fromkeys((ended.id, local.id, other.id), "COMPLETED")
+    bad = here("wait", failed.id, other.id, local.id)
+    assert bad.returncode == 1
+    assert all(f"{run.id} " in bad.stderr for run in (failed, other, local))
+    late = here("wait", "--timeout", "1s", long.id, ended.id)
+    assert (late.returncode, f"{long.id} did not end within 1s" in late.stderr) == (124, True)
+    assert here("clean", "-y", long.id, ended.id).stderr == (
+        "error: the runs are on `elm` and `beech`\n\nhint: name the runs of one cluster at a time\n"
+    )
+
+    refused = here("stop", ended.id, long.id)  # without a terminal to ask on
+    assert refused.stderr.startswith(f"error: refusing to stop {long.id} (train, ")
+    assert here("stop", "-y", long.id, ended.id, "nosuch").returncode == 2
+    assert long.state in ("PENDING", "RUNNING")
+    assert here("stop", "-y", long.id, ended.id, local.id).returncode == 0
+    assert long.wait(900) == "CANCELLED"
+
+    elsewhere.close()
+    link.sign_out("yew")
+    elm.stop()
+    lost = here("wait", other.id, ended.id)
+    assert (lost.returncode, f"{ended.id} " in lost.stderr) == (4, True), lost.stderr
+    assert here("stop", "-y", other.id, ended.id).returncode == 4
 
 
 @pytest.fixture

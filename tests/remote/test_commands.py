@@ -98,7 +98,7 @@ def test_a_run_counts_on_its_own_cluster_and_under_one_name(project: Path, wait_
     for option in ("--after", "--resume"):
         refused = here("submit", *words, option, run, "--", "true")
         assert (refused.returncode, refused.stderr.startswith(f"error: run `{run}` is on cluster `")) == (2, True)
-    assert here("wait", run, "nosuch").stderr.startswith("error: no run on cluster `")
+    assert here("wait", run, "nosuch").stderr.startswith("error: unknown run: `nosuch`")
     assert [each[:2] for each in listed()] == [(run, "COMPLETED")]  # nothing was submitted anywhere
 
 

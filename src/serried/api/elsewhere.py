@@ -87,7 +87,7 @@ def _session(cluster: str) -> Iterator[RemoteSession]:
         free.append(session)
 
 
-def _ask(cluster: str, call: str, run: str = "", *, content: bytearray | None = None, **arguments: Any) -> Any:
+def ask(cluster: str, call: str, run: str = "", *, content: bytearray | None = None, **arguments: Any) -> Any:
     """Call the API over there. A call that has waited for a while before its connection broke is repeated."""
     while True:
         began = time.monotonic()
@@ -131,7 +131,7 @@ class FarRun(Run):
         return f"<serried.Run {self.id} on {self._cluster}>"
 
     def _ask(self, call: str, **arguments: Any) -> Any:
-        return _ask(str(self._cluster), call, self._run, **arguments)
+        return ask(str(self._cluster), call, self._run, **arguments)
 
     @property
     def id(self) -> str:
@@ -294,7 +294,7 @@ def find(word: str, error: SerriedError) -> Run:
     if not isinstance(error, Elsewhere):
         raise error
     name, slash, task = word.partition("/")
-    return FarRun(error.cluster, *_ask(error.cluster, "find", f"{error.run or name}{slash}{task}"))
+    return FarRun(error.cluster, *ask(error.cluster, "find", f"{error.run or name}{slash}{task}"))
 
 
 def described(found: Iterable[Run]) -> dict[str, tuple[dict[str, Any], list[str]]]:
@@ -307,7 +307,7 @@ def described(found: Iterable[Run]) -> dict[str, tuple[dict[str, Any], list[str]
     for cluster, pairs in itertools.groupby(there, key=lambda pair: pair[0]):
         own = [run for _, run in pairs]
         try:
-            answer = _ask(cluster, "described", runs=own)
+            answer = ask(cluster, "described", runs=own)
             rows |= {run: ({**row[0], "cluster": cluster}, row[1]) for run, row in zip(own, answer)}
         except NotConnected as lost:
             known = index.last_answer(cluster)

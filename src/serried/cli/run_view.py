@@ -171,9 +171,36 @@ def insist_on_one(selection: Selection, options: str = "") -> None:
 
 
 def select_all(words: Iterable[str], *, own: bool = False, of_others: bool = False) -> list[Selection]:
-    """Each run once, in the order given."""
-    found = (select(word, own=own, of_others=of_others) for word in words)
-    return list({str(selection): selection for selection in found}.values())
+    """Each run once, in the order given. Raises Elsewhere if all are on one other cluster, UsageError for several."""
+    here, there = by_cluster(words, own=own, of_others=of_others)
+    if there:
+        names = [*(["this machine"] if here else []), *(f"`{cluster}`" for cluster in there)]
+        raise UsageError(f"the runs are on {' and '.join(names)}", hint="name the runs of one cluster at a time")
+    return here
+
+
+def by_cluster(
+    words: Iterable[str], *, own: bool = False, of_others: bool = False
+) -> tuple[list[Selection], dict[str, list[str]]]:
+    """Each run of this machine once, in the order given, and the words for the runs of each other cluster.
+
+    Raises Elsewhere if all are on one other cluster.
+    """
+    here: dict[str, Selection] = {}
+    there: dict[str, list[str]] = {}
+    error: Elsewhere | None = None
+    for word in words:
+        try:
+            selection = select(word, own=own, of_others=of_others)
+            here[str(selection)] = selection
+        except Elsewhere as elsewhere:
+            name, slash, task = word.partition("/")
+            there.setdefault(elsewhere.cluster, []).append(f"{elsewhere.run or name}{slash}{task}")
+            error = error or elsewhere
+            error.run = error.run or elsewhere.run
+    if error and len(there) == 1 and not here:
+        raise error
+    return list(here.values()), there
 
 
 def with_sweeps(chosen: Iterable[Selection]) -> list[Selection]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
-from serried.base.errors import RunFailed, SerriedError, SubmissionUncertain, UsageError
+from serried.base.errors import Elsewhere, RunFailed, SerriedError, SubmissionUncertain, UsageError
 from serried.base.text import BadDuration, read_duration
 from serried.cli import run_view
 from serried.records import stopping
@@ -53,13 +55,70 @@ def wait_command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -
         seconds = read_duration(timeout) if timeout else None
     except BadDuration as error:
         raise UsageError(f"`--timeout` {error}", hint=error.hint) from None
-    wait_for(run_view.select_all(runs, of_others=True), as_json=as_json, seconds=seconds, timeout=timeout)
+    here, there = run_view.by_cluster(runs, of_others=True)
+    if there:
+        _wait_everywhere(here, there, as_json=as_json, seconds=seconds, timeout=timeout)
+    else:
+        wait_for(here, as_json=as_json, seconds=seconds, timeout=timeout)
+
+
+_WORST = (130, 4, 3, 2, 1, 124, 0)
+"""Of the exit statuses of several commands, the first of these is that of all."""
+
+
+def _wait_everywhere(
+    here: Sequence[Selection],
+    there: Mapping[str, Sequence[str]],
+    *,
+    as_json: bool,
+    seconds: float | None,
+    timeout: str | None,
+) -> None:
+    """Wait for the runs of one cluster after the other, and exit with the worst status."""
+    end, documents, statuses = time.monotonic() + (seconds or 0), [], [0]
+    for cluster, words in there.items():
+        left = [] if seconds is None else ["--timeout", f"{max(round(end - time.monotonic()), 1)}s"]
+        printed = bytearray()
+        statuses.append(_relayed(cluster, ["wait", *left, *(["--json"] if as_json else []), "--", *words], printed))
+        if printed:
+            documents += json.loads(printed)["runs"]
+        if statuses[-1] == 130:
+            sys.exit(130)
+    left_seconds = None if seconds is None else max(end - time.monotonic(), 0.0)
+    try:
+        wait_for(here, as_json=as_json, seconds=left_seconds, timeout=timeout, documents=documents)
+    except SystemExit as done:
+        statuses.append(int(done.code or 0))
+    except SerriedError as error:
+        console.print_error(error)
+        statuses.append(error.exit_code)
+    sys.exit(min(statuses, key=lambda status: _WORST.index(status) if status in _WORST else 0))
+
+
+def _relayed(cluster: str, words: Sequence[str], printed: bytearray) -> int:
+    """The exit status of a command for the runs of a cluster. Its stdout is `printed`, its errors appear."""
+    from serried.cli import across
+    from serried.remote import relay  # most runs are here
+
+    try:
+        return relay.relay(Elsewhere(cluster, ""), words, across(words), on_output=printed.extend)
+    except SerriedError as error:
+        console.print_error(error)
+        return error.exit_code
 
 
 def wait_for(
-    selections: Sequence[Selection], *, as_json: bool, seconds: float | None = None, timeout: str | None = None
+    selections: Sequence[Selection],
+    *,
+    as_json: bool,
+    seconds: float | None = None,
+    timeout: str | None = None,
+    documents: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Wait for the end of runs, print how they ended, and exit with the status of `serried wait`."""
+    """Wait for the end of runs, print how they ended, and exit with the status of `serried wait`.
+
+    `documents` are further runs, which have ended elsewhere, for the JSON.
+    """
     try:
         with console.status_line("looking") as line:
             _make_certain(selections)
@@ -75,7 +134,7 @@ def wait_for(
         console.note("stopped waiting; the runs continue (see serried ps)")
         sys.exit(130)
     if as_json:
-        console.out_json(runs=[status.to_json() for status in found])
+        console.out_json(runs=[*documents, *(status.to_json() for status in found)])
     else:
         _say_how(selections, found)
     _exit(found, timeout)
@@ -209,11 +268,36 @@ def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool, forget: 
         run_view.exclude("--save", "--save gives ranks time, --now gives them none", now=now)
     if forget:
         run_view.exclude("--forget", "--forget is for a run that may have no job", save=save, now=now)
-    selections = run_view.select_all(runs, own=True)
     if forget:
+        selections = run_view.select_all(runs, own=True)
         _forget({selection.record.id: selection.record for selection in selections}, yes=yes)
+        return
+    here, there = run_view.by_cluster(runs, own=True)
+    if there:
+        _stop_everywhere(here, there, yes=yes, save=save, now=now)
     else:
-        _stop(selections, yes=yes, save=save, now=now)
+        _stop(here, yes=yes, save=save, now=now)
+
+
+def _stop_everywhere(
+    here: Sequence[Selection], there: Mapping[str, Sequence[str]], *, yes: bool, save: bool, now: bool
+) -> None:
+    """Stop the runs of several clusters, after all of them were asked, and exit with the worst status."""
+    from serried.api import elsewhere  # most runs are here
+
+    named = [_named(status) for status in statuses_of(here)]
+    for cluster, words in there.items():
+        found = elsewhere.ask(cluster, "described", runs=[*words])
+        named += [(row["id"], row["name"] or "?", row["state"]) for row, _ in found]
+    live = [one for one in named if one[2] not in names.ENDED]
+    if live and not _may_stop(live, yes=yes):
+        return
+    flags = ["--yes", *(["--save"] if save else []), *(["--now"] if now else [])]
+    statuses = [_relayed(cluster, ["stop", *flags, "--", *words], bytearray()) for cluster, words in there.items()]
+    if here:
+        _stop(here, yes=True, save=save, now=now)
+    if any(statuses):
+        sys.exit(min(filter(None, statuses), key=lambda status: _WORST.index(status) if status in _WORST else 0))
 
 
 def _stop(selections: Sequence[Selection], *, yes: bool, save: bool, now: bool) -> None:
@@ -222,7 +306,7 @@ def _stop(selections: Sequence[Selection], *, yes: bool, save: bool, now: bool) 
         if status.has_ended:
             run_view.say_how(status)
     live = [status for status in found if not status.has_ended]
-    if not live or not _may_stop(live, yes=yes):
+    if not live or not _may_stop([_named(status) for status in live], yes=yes):
         return
     requested = [] if now else [one for status in live for one in stopping.request(status, save=save)]
     stopped = {status.id for status in live}
@@ -240,16 +324,24 @@ def _stop(selections: Sequence[Selection], *, yes: bool, save: bool, now: bool) 
         run_view.say_how(status)
 
 
-def _may_stop(live: Sequence[RunStatus], *, yes: bool) -> bool:
-    """Whether the user confirms it, or has done so. Raises SubmissionUncertain for a run that may have no job."""
-    for status in live:
-        if status.state == SUBMITTING:
-            message = f"run `{status.id}` is just being submitted by another command"
-            raise SubmissionUncertain(message, hint=f"serried stop {status.id} later")
-        if status.state == UNCERTAIN or status.summary is None:
-            hint = f"serried stop --forget {status.id} gives it up: should the job exist, it ends itself when it starts"
-            raise SubmissionUncertain(f"it is not known whether the scheduler has run `{status.id}`", hint=hint)
-    named = [f"{one.id} ({one.summary.name if one.summary else '?'}, {one.state})" for one in live[:_NAMED]]
+def _named(status: RunStatus) -> tuple[str, str, str]:
+    """Its id, name and state."""
+    return (status.id, status.summary.name, status.state) if status.summary else (status.id, "?", UNCERTAIN)
+
+
+def _may_stop(live: Sequence[tuple[str, str, str]], *, yes: bool) -> bool:
+    """Whether the user confirms it, or has done so: the id, name and state of each run.
+
+    Raises SubmissionUncertain for a run that may have no job.
+    """
+    for run, _, state in live:
+        if state == SUBMITTING:
+            message = f"run `{run}` is just being submitted by another command"
+            raise SubmissionUncertain(message, hint=f"serried stop {run} later")
+        if state == UNCERTAIN:
+            hint = f"serried stop --forget {run} gives it up: should the job exist, it ends itself when it starts"
+            raise SubmissionUncertain(f"it is not known whether the scheduler has run `{run}`", hint=hint)
+    named = [f"{run} ({name}, {state})" for run, name, state in live[:_NAMED]]
     more = f" and {len(live) - _NAMED} more" if len(live) > _NAMED else ""
     return yes or run_view.agreed("stop", "stopped", ", ".join(named) + more)
 

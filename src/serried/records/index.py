@@ -349,7 +349,7 @@ def _not_found(selector: str) -> RunNotFoundError:
     if selector.isdecimal() and not close:
         hint += "\nno record has the own number of an array task: write ARRAY_TASK, as in `4711_7`"
     if cluster := os.environ.get(names.AT):
-        hint = "a command can name runs of one cluster; `serried ps --all` lists the runs of all"
+        hint = "`serried ps --all` lists the runs of all clusters"
         return RunNotFoundError(f"no run on cluster `{cluster}` is `{selector}`", hint=hint)
     return RunNotFoundError(f"unknown run: `{selector}`", hint=hint)
 
