@@ -198,3 +198,21 @@ def test_a_run_over_there_is_watched_on_this_terminal() -> None:
         2,
         "error: `serried watch` needs a terminal\n\nhint: serried watch --once prints the page once\n",
     )
+
+
+@pytest.mark.usefixtures("fir")
+def test_a_rerun_gets_the_secrets_of_here_and_a_profile_is_learnt_over_there(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = 'environment.secrets = ["GREETING"]\nresources = {time = "5m", ranks = 1, gpus = 0}\ncluster = "beech"\n'
+    (project / "serried.toml").write_text(f'[experiments.train]\ncommand = "/usr/bin/python3 train.py"\n{text}')
+    for words, greeting in ((("submit",), "one"), (("rerun", "last"), "two")):
+        monkeypatch.setenv("GREETING", greeting)
+        submitted = here(*words, "-y", "--wait")
+        assert submitted.returncode == 0, submitted.stderr
+        assert f"hello from {greeting}\n" in here("logs", "last").stdout
+    assert "compared" in here("clusters", "check", "beech").stderr
+    learnt = here("clusters", "learn", "beech", "--save")
+    saved = Path(os.environ["XDG_CONFIG_HOME"], "serried", "clusters", "beech.toml")
+    assert (learnt.returncode, learnt.stdout) == (0, f"{saved}\n"), learnt.stderr
+    assert "[partitions" in saved.read_text()
