@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serried.base import frames
-from serried.base.frames import FrameWire, Malformed, RemoteFrame
+from serried.base.frames import FrameWire, Malformed, RemoteFrame, TunnelEnd
 
 
 @given(
@@ -50,3 +52,60 @@ def test_a_wire_ends_after_what_is_not_a_frame():
     assert (wire.receive(), wire.has_ended) == ([RemoteFrame(1, frames.INPUT, b"y")], False)
     os.write(writes, b"\xff" * 40)
     assert (wire.receive(), wire.has_ended) == ([], True)
+
+
+@pytest.fixture
+def tunnel():
+    """Both ends of a tunnel to a server that listens, as (steps of both, an end, the server)."""
+    pipes = [*os.pipe(), *os.pipe()]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = TunnelEnd(FrameWire(pipes[2], pipes[1]))
+        far = TunnelEnd(FrameWire(pipes[0], pipes[3]), lambda: iter([(socket.AF_INET, server.getsockname())]))
+
+        def steps(count=20):
+            for end in [near, far] * count:
+                end.step((), 0)
+
+        yield steps, near, server
+    for descriptor in pipes:
+        os.close(descriptor)
+
+
+def begin(near, channel):
+    ours, carried = socket.socketpair()
+    near.add(channel, carried)
+    near.send(channel, frames.REQUEST, b"{}")
+    return ours
+
+
+def test_each_direction_of_a_connection_through_a_tunnel_ends_by_itself(tunnel):
+    steps, near, server = tunnel
+    with begin(near, 1) as client:
+        client.sendall(b"question")
+        client.shutdown(socket.SHUT_WR)
+        steps()
+        accepted, _ = server.accept()
+        with accepted:
+            assert [accepted.recv(99), accepted.recv(99)] == [b"question", b""]
+            accepted.sendall(b"answer")
+        steps()
+        assert [client.recv(99), client.recv(99), near.connections] == [b"answer", b"", {}]
+
+
+def test_a_reader_that_stops_holds_a_window_and_delays_no_other_connection(tunnel):
+    steps, near, server = tunnel
+    with begin(near, 1) as stopped, begin(near, 2) as other:
+        steps()
+        floods, _ = server.accept()
+        talks, _ = server.accept()
+        with floods, talks:
+            floods.setblocking(False)
+            for _ in range(300):
+                with contextlib.suppress(BlockingIOError):
+                    floods.send(bytes(1 << 16))
+                steps(1)
+            assert len(near.connections[1].backlog) <= frames.WINDOW_BYTES
+            talks.sendall(b"still here")
+            steps()
+            assert other.recv(99) == b"still here"
+        assert stopped.recv(1) == bytes(1)
