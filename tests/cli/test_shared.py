@@ -192,6 +192,13 @@ def test_a_link_to_a_file_of_the_reader_is_neither_printed_nor_copied(serried, m
     assert (target / "own.csv").read_text() == "2\n"
 
 
+def test_the_root_of_an_own_run_needs_no_profile(serried, make):
+    give(make("aaaaaa").ending())
+    assert serried("show", "aaaaaa").err.startswith("error: unknown run: `aaaaaa`")
+    make("bbbbbb").ending()
+    assert serried("show", "aaaaaa").code == 0
+
+
 HOSTILE = {
     "of another run": {"run": "bbbbbb"},
     "too many ranks": {"allocation": {"nodes": 10**9, "ranks": 10**9, "gpus": 0, "cpus": 1}},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -216,3 +217,29 @@ def test_a_rerun_gets_the_secrets_of_here_and_a_profile_is_learnt_over_there(
     saved = Path(os.environ["XDG_CONFIG_HOME"], "serried", "clusters", "beech.toml")
     assert (learnt.returncode, learnt.stdout) == (0, f"{saved}\n"), learnt.stderr
     assert "[partitions" in saved.read_text()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to another user: sudo pytest")
+def test_runs_that_others_share_over_there_are_listed_and_read_from_here(
+    fir: Sshd, project: Path, tmp_path: Path
+) -> None:
+    (project / "job.sh").write_text("#!/bin/bash\n#SBATCH -t 5\necho done\n")
+    run = here("submit", "--cluster", "beech", "job.sh", "--wait").stdout.strip()
+    (own,) = (fir.home / "runs").glob(f"*/*/{run}")
+    theirs = shutil.copytree(own, own.with_name("aaaaaa"), symlinks=True)
+    (theirs / "plan.json").write_text((own / "plan.json").read_text().replace(run, "aaaaaa"))
+    (theirs / "results").mkdir(exist_ok=True)
+    (theirs / "results/a.csv").write_text("1,2\n")
+    subprocess.run(["chown", "-R", "54321:54321", theirs], check=True)
+    done = here("ps", "--user", "54321", "--json")
+    assert done.returncode == 0, done.stderr
+    shared = json.loads(done.stdout)["runs"]
+    assert [(each["id"], each["user"], each["cluster"], each["state"]) for each in shared] == [
+        ("aaaaaa", "54321", "beech", "COMPLETED")
+    ]
+    assert "done" in here("logs", "aaaaaa").stdout
+    assert here("fetch", "aaaaaa", "--to", str(tmp_path / "copy")).returncode == 0
+    assert (tmp_path / "copy/a.csv").read_text() == "1,2\n"
+    assert "works only on your own runs" in here("stop", "aaaaaa", "--yes").stderr
+    assert [each[0] for each in listed()] == [run]
+    assert json.loads(here("show", "last", "--json").stdout)["runs"][0]["id"] == run

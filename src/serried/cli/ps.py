@@ -390,7 +390,7 @@ def command(
 
 def _sorted(lines: list[Line], listing: Listing) -> list[Line]:
     """In the order of a list, without ended runs beyond the number."""
-    lines = sorted(lines)
+    lines = sorted(lines, key=lambda line: line.order)
     ended = [line for line in lines if line.state in names.ENDED]
     limited = ended if listing.everything or listing.oldest is not None else ended[: max(listing.number, 0)]
     return [line for line in lines if line.state not in names.ENDED] + limited

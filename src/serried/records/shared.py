@@ -19,6 +19,7 @@ from pathlib import Path
 from serried import config
 from serried.base import NamedTuple, files
 from serried.base.errors import RunNotFoundError, UsageError
+from serried.records import index
 from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable, Submission, Summary, is_id
 from serried.schema import names
@@ -32,6 +33,7 @@ ALL = "all"
 _MOST_RANKS = 1_000_000
 _MOST_OPEN = 200
 """The most runs without an end that are looked at: the newest ones."""
+_NEWEST = 20
 _JOB = re.compile(r"[\w.\[\]-]{1,64}")
 
 
@@ -123,9 +125,8 @@ def user_name(uid: int) -> str:
 
 
 def _places(run: str = "") -> Iterator[_Place]:
-    """The run directories of other users below the roots in profiles; with `run`, those of this id. Follows no link."""
-    roots = {cluster.root: None for cluster in config.catalogue(Path.cwd(), os.environ).clusters if cluster.root}
-    for root in roots:
+    """The run directories of other users below these roots; with `run`, those of this id. Follows no link."""
+    for root in _roots():
         for project in _folders(root):
             for experiment in _folders(project.path):
                 for name in [run] if run else _names(experiment.path):
@@ -134,6 +135,18 @@ def _places(run: str = "") -> Iterator[_Place]:
                         state = path.lstat()
                         if stat.S_ISDIR(state.st_mode) and state.st_uid != os.getuid():
                             yield _Place(path, state.st_uid, state.st_mtime)
+
+
+def _roots() -> set[str]:
+    """The roots in profiles, and those of this user's newest runs: a laptop's profile may not be known here."""
+    clusters = config.catalogue(Path.cwd(), os.environ).clusters
+    elsewhere = index.clusters()
+    roots = {cluster.root for cluster in clusters if cluster.root and cluster.name not in elsewhere}
+    runs = index.all_runs()
+    for record in [*runs.open[-_NEWEST:], *(run.record for run in runs.ended.newest(_NEWEST))]:
+        with contextlib.suppress(RecordUnreadable, IndexError):
+            roots.add(str(Path(record.summary.directory).parents[2]))
+    return roots
 
 
 def _folders(path: str) -> list[os.DirEntry[str]]:
