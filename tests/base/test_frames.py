@@ -67,6 +67,8 @@ def tunnel():
                 end.step((), 0)
 
         yield steps, near, server
+    near.close()
+    far.close()
     for descriptor in pipes:
         os.close(descriptor)
 
