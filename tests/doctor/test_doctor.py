@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from command_line import here
-from serried.doctor.checks import NOTE, OK, PROBLEM, WHY, Finding, findings
+from serried.doctor.checks import NOT_TESTED, NOTE, OK, PROBLEM, WHY, Finding, findings
 from serried.doctor.machine import Machine
 
 
@@ -64,6 +66,17 @@ def test_a_check_that_hangs_is_named_and_the_others_are_made():
     ]
 
 
+def test_nothing_runs_on_after_a_check_that_hangs_or_when_nobody_reads(program, tmp_path, wait_until):
+    program("git", f"echo $$ >{tmp_path}/pid; sleep 600")
+    machine = Machine(tmp_path, os.environ)
+    for checks in ({"git": machine.git}, {"umask": machine.umask, "git": machine.git}):
+        next(reports := findings(checks, limit=2))
+        wait_until((tmp_path / "pid").exists)
+        reports.close()
+        wait_until(lambda: not Path("/proc", (tmp_path / "pid").read_text().strip()).exists())
+        (tmp_path / "pid").unlink()
+
+
 @pytest.mark.parametrize("status", [0, 1])
 def test_the_scheduler_is_called_once(status, slurm, program, tmp_path):
     for name in ("sbatch", "sinfo", "squeue"):
@@ -97,6 +110,35 @@ def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch, tmp_path):
     assert found()["records"].level == PROBLEM
 
 
+def test_the_folder_that_cannot_be_written_is_named(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "nosuch"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    seen = found()
+    assert seen["home"][1:3] == (PROBLEM, f"{tmp_path}/file: Not a directory")
+    assert seen["temporary"][1:3] == (NOTE, f"no file can be written to `{tmp_path}/nosuch`: `/tmp` is used")
+    monkeypatch.delenv("HOME")
+    assert found()["home"][1:3] == (NOTE, "the variable HOME is not set: many programs need it")
+
+
+def test_folders_of_a_cluster_elsewhere_are_not_looked_for_here():
+    settings = Path(os.environ["XDG_CONFIG_HOME"], "serried", "config.toml")
+    settings.parent.mkdir(parents=True)
+    settings.write_text('[clusters.oak]\nlogin = "oak"\nroot = "/scratch/ada"\n')
+    seen = found("oak")
+    for name in ("root", "root-on-nodes", "root-clock"):
+        assert seen[name][1:3] == (NOT_TESTED, "`/scratch/ada` is on `oak`")
+
+
+def test_a_repository_that_git_refuses_is_not_taken_for_none(program, tmp_path):
+    program("git", "echo fatal: dubious ownership >&2; exit 128")
+    assert Machine(tmp_path, os.environ).git()[1].endswith("is in no repository: no commit is recorded")
+    (tmp_path / ".git").mkdir()
+    refused = "git refuses this repository, so no commit is recorded: fatal: dubious ownership"
+    assert Machine(tmp_path / "src", os.environ).git()[:2] == (NOTE, refused)
+
+
 def test_a_umask_that_locks_out_its_user_is_a_problem():
     before = os.umask(0o777)
     try:
@@ -113,6 +155,13 @@ def test_wrong_settings_are_quoted(tmp_path, monkeypatch):
     checks = {one["id"]: one for one in json.loads(done.stdout)["checks"]}
     assert (done.returncode, checks["settings"]["level"], checks["umask"]["level"]) == (1, PROBLEM, OK)
     assert "nmae" in checks["settings"]["seen"]
+    assert checks["root"] | {"why": ""} == {
+        "id": "root",
+        "level": NOT_TESTED,
+        "seen": "needs `settings` to be in order",
+        "fix": None,
+        "why": "",
+    }
 
 
 def test_it_says_what_it_saw_and_leaves_nothing(tmp_path, monkeypatch):
@@ -126,6 +175,19 @@ def test_it_says_what_it_saw_and_leaves_nothing(tmp_path, monkeypatch):
     assert lines[0].startswith("ok          python         3.")
     assert lines[0].endswith(f" on {socket.gethostname()}")
     assert done.stderr.splitlines()[-1] == f"{len(WHY)} checks: 0 problems, 2 notes"
+
+
+def test_a_deleted_folder_is_an_error(tmp_path):
+    script = 'rmdir "$PWD"; exec "$@"'
+    (tmp_path / "gone").mkdir()
+    for words in (("doctor",), ("show", "last"), ("submit", "--", "true")):
+        command = ["sh", "-c", script, "-", sys.executable, "-m", "serried", *words]
+        done = subprocess.run(command, check=False, cwd=tmp_path / "gone", capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (
+            2,
+            "error: the current folder was deleted\n\nhint: cd to another folder\n",
+        )
+        (tmp_path / "gone").mkdir()
 
 
 def test_an_unknown_cluster_is_refused():

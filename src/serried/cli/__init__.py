@@ -483,10 +483,16 @@ def _status() -> int | str | None:
         console.print_error(error)
         return error.exit_code
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        is_of_folder = error.errno == errno.ENOENT and error.filename is None  # of `os.getcwd()`
+        if not is_of_folder and error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        return _print_full_disk(error)
+        return _print_no_folder() if is_of_folder else _print_full_disk(error)
     return 0
+
+
+def _print_no_folder() -> int:
+    print("error: the current folder was deleted\n\nhint: cd to another folder", file=sys.stderr)
+    return 2
 
 
 def _print_full_disk(error: OSError) -> int:

@@ -74,19 +74,22 @@ def findings(checks: Mapping[str, Check], limit: float = LIMIT_SECONDS) -> Itera
             os.close(reads)
             _examine(left, writes)
         os.close(writes)
-        with open(reads, "rb", buffering=0) as results:  # noqa: PTH123 - a descriptor
-            for name in list(left):
-                line = _line(results.fileno(), time.monotonic() + limit)
-                del left[name]
-                if line:
-                    yield Finding(*json.loads(line))
-                    continue
-                seen = f"gave no answer within {limit:g} s" if line is None else "the check itself failed"
-                yield Finding(name, PROBLEM, seen, "a file system or a program hangs: ask the site's support")
-                break
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, os.WNOHANG)  # one that waits for a dead disk ends later
+        try:
+            with open(reads, "rb", buffering=0) as results:  # noqa: PTH123 - a descriptor
+                for name in list(left):
+                    line = _line(results.fileno(), time.monotonic() + limit)
+                    del left[name]
+                    if line:
+                        yield Finding(*json.loads(line))
+                        continue
+                    seen = f"gave no answer within {limit:g} s" if line is None else "the check itself failed"
+                    yield Finding(name, PROBLEM, seen, "a file system or a program hangs: ask the site's support")
+                    break
+        finally:  # also after Ctrl-C, or if nobody reads on
+            for kill in (os.killpg, os.kill):  # programs that it waits for have its group
+                with contextlib.suppress(ProcessLookupError):
+                    kill(pid, signal.SIGKILL)
+            os.waitpid(pid, os.WNOHANG)  # one that waits for a dead disk ends later
 
 
 def _line(descriptor: int, deadline: float) -> bytes | None:
@@ -103,15 +106,22 @@ def _line(descriptor: int, deadline: float) -> bytes | None:
 
 
 def _examine(checks: Mapping[str, Check], writes: int) -> NoReturn:
+    problems: dict[str, str] = {}
+    """The check that has each message."""
     try:
+        os.setpgid(0, 0)
         for name, check in checks.items():
             try:
                 found = (name, *check())
             except SerriedError as error:
+                first = problems.setdefault(error.message, name)  # wrong settings stop several checks
                 found = (name, PROBLEM, error.message, error.hint or "")
+                found = found if first == name else (name, NOT_TESTED, f"needs `{first}` to be in order")
             except OSError as error:
                 found = (name, PROBLEM, f"{error.filename or name}: {error.strerror}")
             os.write(writes, json.dumps(found).encode() + b"\n")
+    except BrokenPipeError:
+        pass
     except BaseException:  # noqa: BLE001 - never back into the code of the parent
         import traceback
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import IO
 
 from serried import config, schedulers
 from serried.base import shell
@@ -46,12 +47,12 @@ class Machine:
             "scheduler": self.scheduler,
             "cluster": self.cluster,
             "account": self.account,
-            "root": lambda: self._folder(self.root),
-            "root-on-nodes": self.root_on_nodes,
-            "root-clock": self.root_clock,
+            "root": lambda: self._over_there() or self._folder(self.root),
+            "root-on-nodes": lambda: self._over_there() or self.root_on_nodes(),
+            "root-clock": lambda: self._over_there() or self.root_clock(),
             "records": lambda: self._folder(records_directory()),
             "home": self.home,
-            "temporary": lambda: self._folder(Path(tempfile.gettempdir())),
+            "temporary": self.temporary,
             "umask": self.umask,
             "locale": self.locale,
             "git": self.git,
@@ -71,6 +72,12 @@ class Machine:
     @property
     def root(self) -> Path:
         return Path(self.resolved.cluster.site.root)
+
+    def _over_there(self) -> tuple[str, ...]:
+        """For checks of a root that is not on this machine."""
+        if not self.resolved.is_elsewhere:
+            return ()
+        return NOT_TESTED, f"`{self.root}` is on `{self.resolved.cluster.name}`", "serried doctor on its login node"
 
     def python(self) -> tuple[str, ...]:
         return OK, f"{platform.python_version()} on {platform.node()}"
@@ -140,7 +147,7 @@ class Machine:
 
     def root_clock(self) -> tuple[str, ...]:
         folder = _existing(self.root)
-        with tempfile.TemporaryFile(dir=folder) as file:
+        with _file_in(folder) as file:
             file.write(b"serried\n")
             file.flush()
             skew = os.fstat(file.fileno()).st_mtime - time.time()
@@ -154,16 +161,24 @@ class Machine:
         )
 
     def home(self) -> tuple[str, ...]:
-        folder = Path(self.environ.get("HOME", "/"))
+        if not self.environ.get("HOME"):
+            return NOTE, "the variable HOME is not set: many programs need it", "export HOME, as a login shell does"
+        folder = Path(self.environ["HOME"])
         level, seen, *fix = self._folder(folder)
-        if level == OK and os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        if level == OK and os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):  # not on macOS
             return NOTE, f"programs in `{folder}` cannot be executed", "keep environments in another folder"
         return level, seen, *fix
+
+    def temporary(self) -> tuple[str, ...]:
+        meant, used = self.environ.get("TMPDIR"), Path(tempfile.gettempdir())
+        if meant and Path(meant).absolute() != used.absolute():
+            return NOTE, f"no file can be written to `{meant}`: `{used}` is used", "export TMPDIR=/tmp"
+        return self._folder(used)
 
     def _folder(self, folder: Path) -> tuple[str, ...]:
         """Whether files can be created in a folder, or in the nearest one above, and how much space there is."""
         there = _existing(folder)
-        with tempfile.TemporaryFile(dir=there) as file:
+        with _file_in(there) as file:
             file.write(b"serried\n")
             file.flush()
         space = os.statvfs(there)
@@ -180,7 +195,7 @@ class Machine:
         os.umask(mask)
         if mask & 0o700:
             return PROBLEM, f"{mask:04o}: your own new files cannot be used by you", "umask 022, in ~/.bashrc"
-        if not mask & 0o022:
+        if not mask & 0o002:
             return NOTE, f"{mask:04o}: others can change your new files", "umask 022, or 027 with your group"
         return OK, f"{mask:04o}"
 
@@ -194,6 +209,9 @@ class Machine:
         if not shutil.which("git", path=self.environ.get("PATH", os.defpath)):
             return NOTE, "not installed: a snapshot takes all files, and records no commit", "module load git"
         there = shell.run(("git", "-C", str(self.directory), "rev-parse", "--show-toplevel"), env=self.environ)
+        if there.status and any((folder / ".git").exists() for folder in (self.directory, *self.directory.parents)):
+            said = there.stderr.strip().partition("\n")[0]
+            return NOTE, f"git refuses this repository, so no commit is recorded: {said}", "git status says what to do"
         if there.status:
             return NOTE, f"`{self.directory}` is in no repository: no commit is recorded", "git init"
         return OK, f"`{there.stdout.strip()}`"
@@ -202,6 +220,8 @@ class Machine:
         limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
         if limit == resource.RLIM_INFINITY or os.getuid() == 0:
             return OK, "no limit"
+        if not os.path.isdir("/proc"):  # noqa: PTH112 - macOS
+            return NOT_TESTED, f"at most {limit}; this system has no /proc"
         own = sum(1 for _ in _own_processes())
         if limit - own < FEW_PROCESSES:
             return (
@@ -226,6 +246,17 @@ class Machine:
         if not seen:
             return NOT_TESTED, "no login from here yet"
         return OK, ", ".join(seen)
+
+
+@contextlib.contextmanager
+def _file_in(folder: Path) -> Iterator[IO[bytes]]:
+    """A file without a name. Raises OSError with the name of the folder."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            yield file
+    except OSError as error:
+        error.filename = str(folder)
+        raise
 
 
 def _existing(folder: Path) -> Path:
