@@ -121,6 +121,9 @@ def test_without_a_connection_a_list_shows_what_was_known_and_a_command_ends_wit
     assert "hint: " in done.stderr
     bench = here("bench", "scaling", "--cluster", "beech", "--nodes", "1,2", "--", "true")
     assert (bench.returncode, bench.stderr) == (2, "error: `serried bench` works only on a login node of `beech`\n")
+    board = here("track", "tensorboard", run)
+    error = "error: `serried track tensorboard` works only on a login node of `beech`\n"
+    assert (board.returncode, board.stderr.partition("\n")[0] + "\n") == (2, error)
 
 
 @pytest.mark.usefixtures("fir", "project")

@@ -108,7 +108,7 @@ ACROSS = {
     "changes": "clean, env, fetch, profile, shell, stage, stop, sweep stop, track",
     "repeats": "rerun, sweep add, sweep retry",
     "submits": "check-resume, notebook, run, submit, sweep",
-    "stays": "bench, clusters, completion, config, docs, doctor, init, lab, login",
+    "stays": "bench, clusters, completion, config, docs, doctor, init, lab, login, track tensorboard",
 }
 """What `remote.relay` does with a command that is for another cluster. The name of a group has all of its others."""
 

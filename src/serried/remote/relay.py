@@ -33,6 +33,11 @@ _GLANCE_SECONDS = 2.0
 SHOWN_BYTES, MUCH_BYTES = 1_000_000, 1 << 30
 """More content is shown while it is sent; and is sent only after a confirmation."""
 LARGE = "copy large data to the cluster once (`scp`), and name its path there in `data.stage`"
+_INSTEAD = {
+    "watch": ("watch --web", "serried watch RUN, on the terminal"),
+    "track": ("track tensorboard", "serried fetch RUN --follow --to DIR, and `tensorboard --logdir DIR` here"),
+}
+"""What needs libraries over there, and what serves instead."""
 _REMEMBERED = 50
 """The most runs that are known here without a connection."""
 
@@ -54,8 +59,8 @@ def relay(
         hint = f"`--cluster {error.cluster}`, without `--dry-run`, submits where that run is"
         raise UsageError(error.message, hint=hint)
     if across == "stays" or (words[0] == "watch" and "--web" in words):
-        instead = "serried watch RUN, on the terminal" if words[0] == "watch" else None
-        raise UsageError(f"`serried {words[0]}` works only on a login node of `{error.cluster}`", hint=instead)
+        what, instead = _INSTEAD.get(words[0], (words[0], None))
+        raise UsageError(f"`serried {what}` works only on a login node of `{error.cluster}`", hint=instead)
     if across == "repeats":
         from serried.submission.request import secrets_in  # a list of runs needs none of it
 
