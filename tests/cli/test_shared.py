@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from building import CREATED
-from serried.base.files import Journal, claim, make_directory, write_json
+from building import CREATED, RunOnDisk
+from serried.base.files import Journal, claim, make_directory, user_name, write_json
 from serried.schedulers.interface import Job
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can make files of two users: sudo pytest")
@@ -33,8 +33,12 @@ def give(run, uid=ADA, /, **plan):
     """Make a run that of another user, who leaves no record here. `plan` replaces parts of the written plan."""
     write_json(run.where.plan, {**run.plan.to_json(), **plan})
     shutil.rmtree(run.record.directory.path)
-    chown(run.where.path, uid)
-    return run.where.path
+    project, experiment, name = run.where.path.parts[-3:]
+    member = run.where.path.parents[2] / str(uid)
+    make_directory(member / project / experiment)
+    path = run.where.path.rename(member / project / experiment / name)
+    chown(member, uid)
+    return path
 
 
 def chown(path, uid):
@@ -179,7 +183,7 @@ def test_a_link_to_a_file_of_the_reader_is_neither_printed_nor_copied(serried, m
     (run.where.results / "link.csv").symlink_to(secret)
     (run.where.results / "own.csv").write_text("1\n")
     run.where.checkpoints.symlink_to(folder)
-    give(run)
+    path = give(run)
     printed = [serried(*words) for words in (("logs", "aaaaaa"), ("logs", "aaaaaa", "--tail", "3"), ("why", "aaaaaa"))]
     target = tmp_path / "copy"
     printed += [serried("fetch", "aaaaaa", each, "--to", str(target)) for each in ("*", "checkpoints")]
@@ -187,16 +191,27 @@ def test_a_link_to_a_file_of_the_reader_is_neither_printed_nor_copied(serried, m
     assert [path.name for path in target.rglob("*.csv")] == ["own.csv"]
     os.utime(target / "own.csv", (1, 1))
     (target / "own.csv").write_text("2\n")
-    write_json(run.where.fetched, {"name": "{results}/own.csv", "size": 2, "mtime": 1})
+    write_json(path / run.where.fetched.name, {"name": "{results}/own.csv", "size": 2, "mtime": 1})
     assert serried("fetch", "aaaaaa", "--to", str(target)).code == 1
     assert (target / "own.csv").read_text() == "2\n"
 
 
-def test_the_root_of_an_own_run_needs_no_profile(serried, make):
+def test_the_root_of_an_own_run_needs_no_profile(serried, make, tmp_path):
     give(make("aaaaaa").ending())
     assert serried("show", "aaaaaa").err.startswith("error: unknown run: `aaaaaa`")
-    make("bbbbbb").ending()
+    own = RunOnDisk(tmp_path / "scratch" / user_name(os.getuid()), "bbbbbb").ending()
+    assert own.where.path.parents[3] == tmp_path / "scratch"
     assert serried("show", "aaaaaa").code == 0
+
+
+@pytest.mark.usefixtures("root")
+def test_an_id_that_two_users_have_is_neither_users(serried, make):
+    path = give(make("aaaaaa", name="one").ending())
+    give(make("aaaaaa", name="two").ending(), EVE)
+    both = f"error: both `{ADA}` and `{EVE}` have a run `aaaaaa`\n\nhint: serried ps --user NAME\n"
+    assert serried("show", "aaaaaa").err == both
+    (path / "plan.json").unlink()
+    assert f"  user        {EVE}\n" in serried("show", "aaaaaa").out
 
 
 HOSTILE = {

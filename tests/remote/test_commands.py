@@ -227,13 +227,16 @@ def test_runs_that_others_share_over_there_are_listed_and_read_from_here(
     fir: Sshd, project: Path, tmp_path: Path
 ) -> None:
     (project / "job.sh").write_text("#!/bin/bash\n#SBATCH -t 5\necho done\n")
+    root = fir.home / "runs"
+    root.mkdir(exist_ok=True)
+    root.chmod(0o3770)
     run = here("submit", "--cluster", "beech", "job.sh", "--wait").stdout.strip()
-    (own,) = (fir.home / "runs").glob(f"*/*/{run}")
-    theirs = shutil.copytree(own, own.with_name("aaaaaa"), symlinks=True)
+    (own,) = root.glob(f"*/*/*/{run}")
+    theirs = shutil.copytree(own, root / "54321/digits/train/aaaaaa", symlinks=True)
     (theirs / "plan.json").write_text((own / "plan.json").read_text().replace(run, "aaaaaa"))
     (theirs / "results").mkdir(exist_ok=True)
     (theirs / "results/a.csv").write_text("1,2\n")
-    subprocess.run(["chown", "-R", "54321:54321", theirs], check=True)
+    subprocess.run(["chown", "-R", "54321:54321", root / "54321"], check=True)
     done = here("ps", "--user", "54321", "--json")
     assert done.returncode == 0, done.stderr
     shared = json.loads(done.stdout)["runs"]

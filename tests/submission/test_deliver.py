@@ -3,11 +3,13 @@ import json
 import os
 import re
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from serried.base.errors import SchedulerUnreachable, SubmissionRefused, SubmissionUncertain, UsageError
+from serried.base.files import user_name
 from serried.records.index import records
 from serried.records.record import Record
 from serried.submission import deliver as delivering
@@ -66,34 +68,49 @@ def test_a_group_shares_what_it_asks_to_share(ask, root, tree):
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077])
-def test_a_shared_run_is_readable_whatever_the_umask_and_members_own_their_runs_alone(ask, root, tree, mask):
+def test_a_shared_run_is_readable_whatever_the_umask_and_the_runs_before(ask, root, tree, mask):
     root.mkdir(mode=0o700)
     root.chmod(0o3770)
     before = os.umask(mask)
     try:
+        private = deliver(ask()).where.path
         record = deliver(ask(overrides={"project.share": "group"}))
     finally:
         assert os.umask(before) == mask
-    modes = tree(root)
-    above = [record.where.path.parent.parent, record.where.path.parent]
-    assert [oct(path.stat().st_mode & 0o7777) for path in above] == ["0o3770", "0o3770"]
-    assert {mode for path, mode in modes.items() if root / path not in above} == {"0o2750", "0o640", "0o777"}
+    own = root / user_name(os.getuid())
+    assert record.where.path == own / "project" / "train" / record.id
+    assert oct(private.stat().st_mode & 0o7777) == "0o2700"
+    assert [oct(path.stat().st_mode & 0o7777) for path in record.where.path.parents[:3]] == ["0o2750"] * 3
+    assert set(tree(record.where.path).values()) == {"0o2750", "0o640", "0o777"}
+
+
+def test_threads_that_submit_shared_runs_at_once_leave_the_umask(ask):
+    before = os.umask(0o077)
+    try:
+        runs = [ask(overrides={"project.share": "group"}) for _ in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(deliver, runs))
+    finally:
+        assert os.umask(before) == 0o077
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to another user: sudo pytest")
-def test_code_and_programs_in_folders_of_another_member_are_not_used(ask, root):
-    first = deliver(ask(name="one"))
-    for folder in (root, root / ".serried", root / ".serried" / "agents", *first.where.path.parents[:2]):
-        os.chown(folder, 54321, 54321)
-    sources = first.where.path.parents[1] / "sources"
-    os.chown(sources, 54321, 54321)
-    second = deliver(ask(name="two"))
-    assert Path(second.plan.source.archive).parent.name == "sources-0"
-    assert second.where.agent.readlink().parent == root / ".serried-0" / "agents"
-    for folder in (root / ".serried-0", sources.with_name("sources-0")):
-        os.chown(folder, 54321, 54321)
-    with pytest.raises(UsageError, match="belongs to another user"):
-        deliver(ask(name="three"))
+def test_a_root_of_another_user_has_a_folder_of_each_user(ask, root):
+    root.mkdir()
+    os.chown(root, 54321, 54321)
+    run = deliver(ask())
+    own = root / user_name(0)
+    assert (run.where.path.parents[2], Path(run.plan.source.archive).parents[2]) == (own, own)
+    assert run.where.agent.readlink().parent == own / ".serried" / "agents"
+    os.chown(own, 54321, 54321)
+    with pytest.raises(UsageError, match="another user owns"):
+        ask()
+
+
+def test_a_shared_root_in_which_members_can_delete_is_warned_of(ask, root):
+    root.mkdir()
+    root.chmod(0o2770)
+    assert ask().notes == (f"other users can replace your runs in `{root}`: `chmod +t` it",)
 
 
 def test_runs_below_a_root_share_what_they_bring_along_of_serried(ask, root):

@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, BinaryIO, Dict, List, Mapping, Optional, Tuple
 
 from serried.base import NamedTuple
 
@@ -54,15 +54,6 @@ def _owner_of(path: Path) -> Optional[int]:
     return next((owner for folder, owner in _OWNERS.items() if str(path).startswith(folder)), None)
 
 
-@contextlib.contextmanager
-def umask(mask: int) -> Iterator[None]:
-    before = os.umask(mask)
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
 def check_ours_alone(folder: Path) -> None:
     """Raise PermissionError unless `folder` is a directory, no link, that only this user can write to; or OSError.
 
@@ -81,10 +72,18 @@ def is_ours_alone(folder: Path) -> bool:
     return True
 
 
-def own_folder(folder: Path) -> Path:
-    """`folder`, or `folder-UID` where several users share what is above: their code would run as this user."""
-    is_ours = is_ours_alone(folder) or not os.path.lexists(folder)
-    return folder if is_ours else folder.with_name(f"{folder.name}-{os.getuid()}")
+def user_name(uid: int) -> str:
+    import pwd  # seldom needed
+
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(uid).pw_name
+    return str(uid)
+
+
+def own_folder(folder: str) -> str:
+    """`folder`, or `folder/USER` if another user owns `folder` or can write there. A missing folder becomes ours."""
+    is_ours = not os.path.lexists(folder) or is_ours_alone(Path(os.path.realpath(folder)))
+    return folder if is_ours else os.path.join(folder, user_name(os.getuid()))  # noqa: PTH118 - both are text
 
 
 def make_ours_alone(folder: Path, mode: int = PRIVATE_DIRECTORY) -> Path:

@@ -17,7 +17,7 @@ from typing import Any
 
 from serried.base import copy, locks, tree
 from serried.base.errors import reason
-from serried.base.files import is_ours_alone, own_folder, read_json
+from serried.base.files import is_ours_alone, read_json
 from serried.base.text import iso, seconds_of
 from serried.records import index, outputs
 from serried.records.record import RecordUnreadable, is_id, records_directory
@@ -329,9 +329,8 @@ def sources(known: KnownRuns, deleted: Iterable[Path] = ()) -> Iterator[Thing]:
                 named.add(Path(os.path.normpath(run / str(archive))))
         same = _file_ids(named)
         # Snapshots of code, which a project's runs share, and the programs of Serried, which all runs share.
-        folders = [own_folder(project / "sources") for project in _folders(root)]
-        archives = [archive for folder in folders for archive in _ours(folder, _ARCHIVE)]
-        programs = [*_ours(own_folder(root / PROGRAMS.parent) / PROGRAMS.name, _PROGRAM)]
+        archives = [archive for project in _folders(root) for archive in _ours(project / "sources", _ARCHIVE)]
+        programs = [*_ours(root / PROGRAMS, _PROGRAM)]
         for path in [*archives, *programs]:
             needed = "a run has it" if path in named or same & _file_ids([path]) else ""
             kind = AGENT if path in programs else SOURCE
@@ -352,7 +351,7 @@ def built(known: KnownRuns) -> Iterator[Thing]:
         if not state and (plan := _plan_in(path)):
             live |= dict.fromkeys(_uses(plan), path.name)
     folders = [(ENVIRONMENT, project / builds.ENVIRONMENTS) for project in known.projects]
-    folders += [(IMAGE, own_folder(root / builds.IMAGES.parent) / builds.IMAGES.name) for root in known.roots]
+    folders += [(IMAGE, root / builds.IMAGES) for root in known.roots]
     for kind, folder in folders:
         complete = [prefix for prefix, _ in builds.built(folder)]
         for prefix in complete:

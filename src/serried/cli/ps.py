@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from serried.base import shell
+from serried.base import files, shell
 from serried.base.errors import MissingProgramError, SerriedError, UsageError, did_you_mean, install_hint
 from serried.base.text import ago, iso, local_time
 from serried.cli import run_view
@@ -191,7 +191,7 @@ class Listing:
             return self._of_this_user()
         from serried.records import shared  # seldom needed
 
-        is_own = {shared.ALL, shared.user_name(os.getuid())}.intersection(self.users)
+        is_own = {shared.ALL, files.user_name(os.getuid())}.intersection(self.users)
         own, number = self._of_this_user() if is_own else ([], 0)
         most = _EVERYTHING if self.everything or self.is_filtered or self.oldest is not None else self.number
         records = [record for record in shared.records(self.users, most) if self._may_have(record)]
@@ -285,7 +285,7 @@ def describe_all(values: Mapping[str, Any], _input: BinaryIO, _output: BinaryIO)
         selection = shared.find(word)
         older = statuses([selection.record]) if selection else []
     runs = []
-    for status in {status.record.id: status for status in [*found, *older]}.values():
+    for status in {(status.record.owner, status.record.id): status for status in [*found, *older]}.values():
         summary, jobs = status.summary, []
         with contextlib.suppress(RecordUnreadable):
             jobs = [job for submission in status.record.all_submissions() for job in submission.jobs]

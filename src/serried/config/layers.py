@@ -11,12 +11,13 @@ import os
 import posixpath
 import re
 import shlex
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from serried import schedulers
-from serried.base import NamedTuple
+from serried.base import NamedTuple, files
 from serried.base.errors import ConfigError, Risk, UsageError, did_you_mean
 from serried.config import definitions, shell_words, toml
 from serried.config.definitions import (
@@ -719,6 +720,7 @@ class Builder:
         if not root:
             root, reason = _default_root(self._environ, is_this_machine=is_this_machine)
             self.origins["cluster.root"] = Origin("default", reason)
+        root = self._own_root(root)
         is_shared = not is_this_machine and not schedulers.cluster(scheduler).is_throwaway(self._environ)
         home = os.path.realpath(_home(self._environ))
         if is_shared and Path(os.path.realpath(root)).is_relative_to(home):
@@ -728,6 +730,18 @@ class Builder:
                 f"cannot write there, set `root` in `[clusters.{self._cluster}]` of `{file}`"
             )
         return root
+
+    def _own_root(self, root: str) -> str:
+        """This user's own folder below a root that several share: the owner of a folder can replace all in it."""
+        own = files.own_folder(root)
+        if own != root:
+            if os.path.lexists(own) and not files.is_ours_alone(Path(own)):
+                place = ("clusters", self._cluster, "root")
+                raise self._wrong(place, f"another user owns `{own}` or can write there", f"chmod 750 {own}")
+            mode = Path(root).stat().st_mode
+            if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
+                self.notes.append(f"other users can replace your runs in `{root}`: `chmod +t` it")
+        return own
 
     def _expanded(self, key: str, text: str) -> str:
         """A path of the cluster, without variables."""

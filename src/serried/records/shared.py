@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import pwd
 import re
 import stat
 from collections.abc import Collection, Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 from serried import config
 from serried.base import NamedTuple, files
 from serried.base.errors import RunNotFoundError, UsageError
+from serried.base.files import user_name
 from serried.records import index
 from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable, Submission, Summary, is_id
@@ -88,64 +88,64 @@ def find(word: str) -> Selection | None:
     Raises UsageError if its owner does not share it.
     """
     run, _, task = word.partition("/")
-    for place in _places(run) if is_id(run) else ():
-        record = SharedRecord(place.path, place.uid)
-        try:
-            array = record.plan.array
-        except RecordUnreadable as error:
-            if os.access(record.directory.plan, os.R_OK):
-                raise
-            hint = 'runs that are submitted with `share = "group"` under `[project]` can be read by the group'
-            raise UsageError(f"run `{run}` belongs to `{record.owner}`, who does not share it", hint=hint) from error
-        if task and not (task.isdecimal() and array and int(task) in array.indices):
-            raise RunNotFoundError(f"run `{run}` has no task {task}", hint=f"serried show {run} --tasks")
-        return Selection(record, int(task) if task else None)
-    return None
+    places = list(_places(run)) if is_id(run) else []
+    if not places:
+        return None
+    readable = [place for place in places if os.access(place.path / "plan.json", os.R_OK)]
+    owners = sorted({user_name(place.uid) for place in readable or places})
+    if not readable:
+        hint = 'runs that are submitted with `share = "group"` under `[project]` can be read by the group'
+        raise UsageError(f"run `{run}` belongs to `{owners[0]}`, who does not share it", hint=hint)
+    if len(owners) > 1:  # a member may have taken the id of another's run
+        raise UsageError(f"both `{owners[0]}` and `{owners[1]}` have a run `{run}`", hint="serried ps --user NAME")
+    record = SharedRecord(readable[0].path, readable[0].uid)
+    array = record.plan.array
+    if task and not (task.isdecimal() and array and int(task) in array.indices):
+        raise RunNotFoundError(f"run `{run}` has no task {task}", hint=f"serried show {run} --tasks")
+    return Selection(record, int(task) if task else None)
 
 
 def records(users: Collection[str], most: int) -> list[SharedRecord]:
     """The runs of these users that this one may read: those without an end, and the newest `most` of the others."""
     open_: list[_Place] = []
     ended: list[_Place] = []
-    for place in _places():
-        if ALL in users or user_name(place.uid) in users:
-            with contextlib.suppress(OSError):
-                if os.access(place.path / "plan.json", os.R_OK):
-                    (ended if (place.path / "exit.json").exists() else open_).append(place)
+    for place in _places(users=users):
+        with contextlib.suppress(OSError):
+            if os.access(place.path / "plan.json", os.R_OK):
+                (ended if (place.path / "exit.json").exists() else open_).append(place)
     newest = sorted(open_, key=lambda place: -place.changed)[:_MOST_OPEN]
     newest += sorted(ended, key=lambda place: -place.changed)[:most]
     return [SharedRecord(place.path, place.uid) for place in newest]
 
 
-@functools.cache
-def user_name(uid: int) -> str:
-    with contextlib.suppress(KeyError):
-        return pwd.getpwuid(uid).pw_name
-    return str(uid)
+def _places(run: str = "", users: Collection[str] = (ALL,)) -> Iterator[_Place]:
+    """The run directories of other users below these roots; with `run`, those of this id. Follows no link.
 
-
-def _places(run: str = "") -> Iterator[_Place]:
-    """The run directories of other users below these roots; with `run`, those of this id. Follows no link."""
-    for root in _roots():
-        for project in _folders(root):
-            for experiment in _folders(project.path):
-                for name in [run] if run else _names(experiment.path):
-                    path = Path(experiment.path, name)
-                    with contextlib.suppress(OSError):
-                        state = path.lstat()
-                        if stat.S_ISDIR(state.st_mode) and state.st_uid != os.getuid():
-                            yield _Place(path, state.st_uid, state.st_mtime)
+    Each user has a folder below a shared root (`files.own_folder`), and all in it belongs to that user.
+    """
+    for member in (member for root in sorted(_roots()) for member in _folders(root)):
+        uid = member.stat(follow_symlinks=False).st_uid
+        if uid == os.getuid() or not {ALL, user_name(uid)}.intersection(users):
+            continue
+        for experiment in (experiment for project in _folders(member.path) for experiment in _folders(project.path)):
+            for name in [run] if run else _names(experiment.path):
+                path = Path(experiment.path, name)
+                with contextlib.suppress(OSError):
+                    state = path.lstat()
+                    if stat.S_ISDIR(state.st_mode) and state.st_uid == uid:
+                        yield _Place(path, uid, state.st_mtime)
 
 
 def _roots() -> set[str]:
     """The roots in profiles, and those of this user's newest runs: a laptop's profile may not be known here."""
     clusters = config.catalogue(Path.cwd(), os.environ).clusters
     elsewhere = index.clusters()
-    roots = {cluster.root for cluster in clusters if cluster.root and cluster.name not in elsewhere}
+    roots = {os.path.realpath(cluster.root) for cluster in clusters if cluster.root and cluster.name not in elsewhere}
     runs = index.all_runs()
     for record in [*runs.open[-_NEWEST:], *(run.record for run in runs.ended.newest(_NEWEST))]:
         with contextlib.suppress(RecordUnreadable, IndexError):
-            roots.add(str(Path(record.summary.directory).parents[2]))
+            root = Path(record.summary.directory).parents[2]
+            roots |= {os.path.realpath(root.parent)} if root.name == user_name(os.getuid()) else set()
     return roots
 
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from serried import schedulers
 from serried.base.errors import UsageError, reason
-from serried.base.files import is_ours_alone, own_folder
 from serried.config.values import APPTAINER, CHARLIECLOUD, PYXIS, RUNTIMES, is_reference
 from serried.schema import binds
 from serried.schema.layout import slug
@@ -199,14 +198,10 @@ def image_recipe(container: Container, root: Path) -> Recipe | None:
 
 
 def _recipe(root: Path, title: str, key: str, source: str, commands: str) -> Recipe:
-    """`commands` build the image `$image`. Raises UsageError where another user could replace it."""
-    above = own_folder(root / builds.IMAGES.parent)
-    if os.path.lexists(above) and not is_ours_alone(above):
-        message = f"another user owns `{above}` or can write there, so the image could be replaced"
-        raise UsageError(message, hint="set another `root` in the cluster's profile")
+    """`commands` build the image `$image`."""
     name, file = f"{slug(title)}-{key}", f"{slug(title)}.sif"
     return Recipe(
-        folder=above / builds.IMAGES.name,
+        folder=root / builds.IMAGES,
         name=name,
         product=file,
         source=source,

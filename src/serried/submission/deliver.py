@@ -15,6 +15,7 @@ import os
 import shutil
 import stat
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,8 +28,6 @@ from serried.base.files import (
     MODES,
     PRIVATE_FILE,
     make_directory,
-    own_folder,
-    umask,
     write_bytes,
     write_json,
     write_text,
@@ -52,8 +51,7 @@ if TYPE_CHECKING:
 NO_REVISION = Revision()
 UNTRACKED_LISTED = 1000
 TRIES = 10
-_UMASK = 0o007
-"""The modes of a run's files are given one by one; the user's own umask may take the group's part away."""
+_UMASK = threading.Lock()
 SPARE_BYTES = 10_000_000
 """Space for the run's own files beside the snapshot."""
 FIND_OUT = (
@@ -153,11 +151,6 @@ def assemble(
         root = plan.site.root
         warning = f"ranks cannot import `serried.train` from `{root}`: PYTHONPATH cannot name a path with a `:`"
         warnings = (*warnings, warning)
-    with contextlib.suppress(OSError):
-        mode = Path(plan.site.root).stat().st_mode
-        if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
-            warning = f"other users can replace the files of your runs in `{plan.site.root}`: `chmod +t` it"
-            warnings = (*warnings, warning)
     try:
         text = script.render(plan, python=sys.executable, command=handover.argv)
     except ValueError as error:
@@ -209,7 +202,7 @@ def deliver(prepared: Prepared) -> Record:
         SchedulerUnreachable: the scheduler has no job; no files remain.
         SubmissionUncertain: a job may exist; the record stays.
     """
-    with umask(_UMASK):
+    with _umask_of(prepared.plan):
         record, plan = establish(prepared)
     submission, uncertain = record.submissions[0], SubmissionState.UNCERTAIN
     for after in plan.after:  # their agents keep the outcome for jobs that wait for them
@@ -232,9 +225,23 @@ def deliver(prepared: Prepared) -> Record:
         raise SubmissionUncertain(message, hint=FIND_OUT.format(run=record.id)) from error
     _note(record, submission, state=SubmissionState.SUBMITTED, job=job)
     if plan.has_links and plan.limit.continue_by == PREQUEUED:
-        with umask(_UMASK):
+        with _umask_of(plan):
             _prequeue(record, prepared, plan, job)
     return record
+
+
+@contextlib.contextmanager
+def _umask_of(plan: Plan) -> Iterator[None]:
+    """The umask of this user would take the group's part of a shared run away. It is the same for all threads."""
+    if plan.share == "user":
+        yield
+        return
+    with _UMASK:
+        before = os.umask(MODES[plan.share].umask)
+        try:
+            yield
+        finally:
+            os.umask(before)
 
 
 def _note(record: Record, submission: Submission, **changes: Any) -> None:
@@ -310,7 +317,6 @@ def establish(prepared: Prepared) -> tuple[Record, Plan]:
     archive: Archive | None = None
     if prepared.survey is not None:
         with plain_errors(root):
-            _make_of_all(Path(plan.directory).parents[1], modes.directory)
             archive = snapshot.store(prepared.survey, sources_directory(plan), modes)
         plan = plan._replace(source=plan.source._replace(archive=str(archive.path)))
     with plain_errors(records_directory()):
@@ -327,8 +333,8 @@ def establish(prepared: Prepared) -> tuple[Record, Plan]:
 
 
 def sources_directory(plan: Plan) -> Path:
-    """The folder of this user's archives of the project."""
-    return own_folder(Path(plan.directory).parents[1] / "sources")
+    """The folder of the project's archives."""
+    return Path(plan.directory).parents[1] / "sources"
 
 
 def intent(token: str, plan: Plan) -> Submission:
@@ -400,7 +406,7 @@ def make_run_directory(prepared: Prepared, plan: Plan) -> RunDirectory:
         if plan.container and plan.container.runtime == "pyxis":  # it mounts only the project's folder
             write_bytes(path, content.read(), modes.file)
         else:
-            script.put(content, path, own_folder(Path(plan.site.root) / PROGRAMS.parent) / PROGRAMS.name, modes)
+            script.put(content, path, Path(plan.site.root) / PROGRAMS, modes)
     return where
 
 
@@ -408,20 +414,14 @@ def _make_new(path: Path, mode: int) -> None:
     """Create it and the folders above. The end of another run may remove these at the same moment."""
     for _ in range(TRIES):
         with contextlib.suppress(FileNotFoundError):
-            _make_of_all(path.parent.parent, mode)
-            _make_of_all(path.parent, mode)
+            make_directory(path.parent, mode)
+            for above in path.parents[:3] if mode & stat.S_IRWXG else ():  # a private run may have made them
+                present = stat.S_IMODE(above.stat().st_mode)
+                if present | mode != present and above.stat().st_uid == os.getuid():
+                    above.chmod(present | mode)  # with setgid
             path.mkdir(mode=mode)
             return
     path.mkdir(mode=mode)
-
-
-def _make_of_all(folder: Path, mode: int) -> None:
-    """Create the folder of a project or an experiment.
-
-    Where the group may write to the root, it may do so here too, but nobody can delete what belongs to another member.
-    """
-    is_of_group = folder.parent.stat().st_mode & stat.S_IWGRP
-    make_directory(folder, stat.S_IRWXU | stat.S_IRWXG | stat.S_ISVTX if is_of_group else mode)
 
 
 def _write_source(record: Record, prepared: Prepared, plan: Plan, archive: Archive | None) -> None:
