@@ -105,7 +105,7 @@ def test_clusters_without_a_connection_are_named_in_one_line_and_only_for_runs_t
     config.write_text("".join(f'[clusters.{name}]\nlogin = "{name}"\n' for name in ("ash", "elm", "oak")))
 
     def run(cluster, ended):
-        return RunElsewhere(f"{cluster}1", "n", "e", "p", 0.0, ended, (), {}, ())
+        return RunElsewhere(f"k3f9q{cluster[-1]}", "n", "e", "p", 0.0, ended, (), {}, ())
 
     for cluster in ("ash", "elm", "gone", "oak"):
         ended = 1.0 if cluster == "oak" else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import inspect
 import json
 import os
@@ -200,7 +201,8 @@ class TestOnSlurm:
 
         one = serried.submit(half, args=[8], cluster="beech", time="5m")
         many = serried.map(half, [1, -1], cluster="beech", time="5m")
-        assert (one.name, one.result(900)) == ("half", (4.0, "fir"))
+        named = serried.submit(len, args=["cloudpickle"], cluster="beech", time="5m")
+        assert (one.name, one.result(900), named.result(900)) == ("half", (4.0, "fir"), 11)
         value, error = many.results(900, return_exceptions=True)
         assert (value, type(error), str(error)) == ((0.5, "fir"), ValueError, "no half of -1")
         assert error.__notes__[0].startswith(f"in rank 0 of run {many.id}/1:\nTraceback")
@@ -274,16 +276,22 @@ def test_wait_and_stop_take_runs_of_several_clusters(make_cluster: Callable[[str
         "error: the runs are on `elm` and `beech`\n\nhint: name the runs of one cluster at a time\n"
     )
 
-    refused = here("stop", ended.id, long.id)  # without a terminal to ask on
-    assert refused.stderr.startswith(f"error: refusing to stop {long.id} (train, ")
+    refused = here("stop", ended.id, long.id, long.id, local.id)  # without a terminal to ask on
+    assert refused.stderr.partition(f"error: refusing to stop {long.id} (train, ")[2].partition(")")[2] == (
+        " without confirmation\n\nhint: pass `--yes`\n"
+    )
     assert here("stop", "-y", long.id, ended.id, "nosuch").returncode == 2
     assert long.state in ("PENDING", "RUNNING")
     assert here("stop", "-y", long.id, ended.id, local.id).returncode == 0
     assert long.wait(900) == "CANCELLED"
 
+    alive = submit("wait")
     elsewhere.close()
     link.sign_out("yew")
     elm.stop()
+    assert here("stop", "-y", alive.id, other.id).returncode == 4
+    assert alive.state in ("PENDING", "RUNNING")
+    alive.stop(now=True)
     lost = here("wait", other.id, ended.id)
     assert (lost.returncode, f"{ended.id} " in lost.stderr) == (4, True), lost.stderr
     assert here("stop", "-y", other.id, ended.id).returncode == 4
@@ -331,11 +339,57 @@ def test_nothing_but_an_answer_is_taken_from_a_login_node(
     node = LoginNode(tmp_path / "ada")
     session = RemoteSession("fir", "fir", connect=node.connect, environ=laptop)
     monkeypatch.setattr(relay, "session_with", lambda _cluster: session)
+    monkeypatch.setattr(elsewhere, "_sessions", {})
+    told: list[object] = []
+
+    def hears(answer: object) -> None:
+        told[:] = [json.loads(json.dumps(answer))]
+
+    run = elsewhere.FarRun("fir", "k3f9q2", "first")
     with session:
-        run = elsewhere.FarRun("fir", "k3f9q2", "first")
         with pytest.raises(RunNotFoundError, match="`k3f9q2`"):
             run.state  # noqa: B018
+        monkeypatch.setattr(session, "ask", lambda *_, **__: told[0])
         for wrong in ({}, {"warnings": 1, "value": 2, "raised": None}, {"warnings": [], "value": 1, "raised": ["os"]}):
-            monkeypatch.setattr(session, "ask", lambda *_, wrong=wrong, **__: json.loads(json.dumps(wrong)))
+            hears(wrong)
             with pytest.raises(serried.SerriedError, match="what `fir` sent is not an answer"):
                 run.state  # noqa: B018
+        lies = {
+            "no state": (lambda: run.state, run.wait),
+            "yes": (lambda: run.done, lambda: run.exit_code, lambda: run.tasks, run.to_json, run.metrics, run.outputs),
+            17: (lambda: run.directory, lambda: run.job, lambda: run.progress, run.logs, lambda: serried.find("first")),
+            ("../../x", "first"): (lambda: run.tasks, lambda: serried.find("first"), serried.RunList([run]).to_json),
+        }
+        answer = index.ClusterRuns("fir", 1.0, [index.RunElsewhere("k3f9q2", "first", "", "", 1.0, None, (), {}, ())])
+        index.remember(answer)
+        for value, members in lies.items():
+            hears({"warnings": [], "value": value, "raised": None})
+            for member in members:
+                with pytest.raises(serried.SerriedError, match="what `fir` sent is not an answer"):
+                    member()
+        monkeypatch.setattr(relay, "_hosts", lambda: {"fir": "fir"})
+        for row in ({"id": "../../x"}, {"created": "now"}, {"name": 1}, {"jobs": [1]}, {"more": 1}, {"status": []}):
+            hears({"runs": [{**answer.runs[0]._asdict(), **row}]})
+            with pytest.warns(SerriedWarning, match="what `fir` sent are not runs; its runs are those of "):
+                assert serried.runs() == [run]
+
+
+def test_a_full_home_on_the_laptop_does_not_lose_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_answer: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    session = RemoteSession("fir", "fir")
+    monkeypatch.setattr(session, "ask", lambda *_, **__: {"runs": []})
+    monkeypatch.setattr(index, "remember", full)
+    relay.renew(session)  # after each submission
+
+
+def test_a_connection_that_breaks_is_no_result_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: object, **__: object) -> None:
+        raise NotConnected("lost")
+
+    monkeypatch.setattr(elsewhere.FarRun, "wait", lambda *_: serried.State.COMPLETED)
+    monkeypatch.setattr(elsewhere.FarRun, "tasks", [elsewhere.FarRun("fir", "k3f9q2/0", "half")])
+    monkeypatch.setattr(elsewhere, "ask", lost)
+    with pytest.raises(NotConnected, match="lost"):
+        elsewhere.FarRun("fir", "k3f9q2", "half").results(return_exceptions=True)

@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 import serried
-from serried.api import Calls, result_of
+from serried.api import Calls, loaded
 from serried.base.errors import RunFailed, UsageError
-from serried.schema import names
-from serried.schema.layout import TaskDirectory
 from tables import for_each
 
 
@@ -84,22 +82,20 @@ def pickled_elsewhere(monkeypatch):
         return pickle.dumps(module.Refused("no"))
 
 
-def failure_of(tmp_path: Path, **found: object) -> RunFailed:
-    place = TaskDirectory(tmp_path)
-    place.results.mkdir()
-    (place.results / names.RETURNED_FILE).write_bytes(pickle.dumps(found))
+def failure_of(content: bytes) -> RunFailed:
     with pytest.raises(RunFailed) as caught:
-        result_of(place, "k3f9q2")
+        loaded(content, "k3f9q2")
     return caught.value
 
 
-def test_an_exception_that_cannot_be_loaded_here_fails_with_its_traceback(pickled_elsewhere, tmp_path):
-    failure = failure_of(tmp_path, error=pickled_elsewhere, traceback="only_there.Refused: no")
+def test_an_exception_that_cannot_be_loaded_here_fails_with_its_traceback(pickled_elsewhere):
+    failure = failure_of(pickle.dumps({"error": pickled_elsewhere, "traceback": "only_there.Refused: no"}))
     assert str(failure) == "the function of run k3f9q2 raised an exception"
     assert failure.details == "only_there.Refused: no"
 
 
-def test_a_value_that_cannot_be_loaded_here_fails_with_the_reason(pickled_elsewhere, tmp_path):
-    failure = failure_of(tmp_path, value=pickled_elsewhere)
+def test_a_value_that_cannot_be_loaded_here_fails_with_the_reason(pickled_elsewhere):
+    failure = failure_of(pickle.dumps({"value": pickled_elsewhere}))
     assert "cannot be loaded here: No module named 'only_there'" in str(failure)
     assert "ModuleNotFoundError" in str(failure.details)
+    assert "cannot be loaded here: pickle data was truncated" in str(failure_of(pickle.dumps({"value": b""})[:-3]))

@@ -21,7 +21,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from serried.base.errors import Elsewhere, Risk, RunFailed, RunNotFoundError, SerriedWarning, UsageError, install_hint
+from serried.base.errors import (
+    Elsewhere,
+    NotConnected,
+    Risk,
+    RunFailed,
+    RunNotFoundError,
+    SchedulerUnreachable,
+    SerriedWarning,
+    UsageError,
+    install_hint,
+)
 from serried.base.text import duration, seconds_of
 from serried.records import index, logs, status, stopping
 from serried.records.index import Selection
@@ -116,29 +126,18 @@ def _dumped(library: ModuleType, value: Any, what: str) -> bytes:
         raise UsageError(f"{what} cannot be pickled: {error}") from error
 
 
-def result_of(place: TaskDirectory, run: str) -> Any:
+def loaded(content: bytes, run: str) -> Any:
     """The value that the function returned. Raises its exception, with the traceback of the rank as a note.
 
-    Raises RunFailed if the function has not returned, and if the value or the exception cannot be loaded here.
+    Raises RunFailed if the value or the exception cannot be loaded here.
     """
-    return _loaded(_returned(place, run), run)
-
-
-def _returned(place: TaskDirectory, run: str) -> bytes:
     try:
-        return (place.results / names.RETURNED_FILE).read_bytes()
-    except FileNotFoundError:
-        raise RunFailed(f"the function of run {run} has not returned", hint=f"serried why {run}") from None
-
-
-def _loaded(content: bytes, run: str) -> Any:
-    found: dict[str, Any] = pickle.loads(content)  # noqa: S301 - our user's
-    if "value" in found:
-        try:
+        found: dict[str, Any] = pickle.loads(content)  # noqa: S301 - our user's
+        if "value" in found:
             return pickle.loads(found["value"])  # noqa: S301
-        except Exception as unknown:  # its class decides
-            what = f"the value that the function of run {run} returned cannot be loaded here: {unknown}"
-            raise RunFailed(what, details=traceback.format_exc()) from unknown
+    except Exception as unknown:  # its class decides
+        what = f"the value that the function of run {run} returned cannot be loaded here: {unknown}"
+        raise RunFailed(what, details=traceback.format_exc()) from unknown
     text = found["traceback"]
     failure = RunFailed(f"the function of run {run} raised an exception", details=text)
     if found["error"] is None:
@@ -478,14 +477,18 @@ class Run:
         The value is unpickled, also if it comes from another cluster. This may run code of whoever can write to the
         run directory: your own account there, and its administrators.
         """
-        return _loaded(self._returned(timeout), self.id)
+        return loaded(self._returned(timeout), self.id)
 
     def _returned(self, timeout: float | None) -> bytes:
         directory = self._place()
         if not self._selection.record.where.calls.exists():
             raise UsageError(f"run {self.id} runs a command, not a function", hint="its output is in `logs()`")
         self.wait(timeout)
-        return _returned(directory, self.id)
+        try:
+            return (directory.results / names.RETURNED_FILE).read_bytes()
+        except FileNotFoundError:
+            message = f"the function of run {self.id} has not returned"
+            raise RunFailed(message, hint=f"serried why {self.id}") from None
 
     def results(self, timeout: float | None = None, *, return_exceptions: bool = False) -> list[Any]:
         """Wait, and return what the calls of `serried.map` have returned, in their order.
@@ -499,7 +502,7 @@ class Run:
             try:
                 found.append(task.result(0))
             except Exception as error:
-                if not return_exceptions or isinstance(error, TimeoutError):
+                if not return_exceptions or isinstance(error, (NotConnected, SchedulerUnreachable, TimeoutError)):
                     raise
                 found.append(error)
         return found

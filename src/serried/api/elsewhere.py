@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
+import inspect
 import itertools
 import json
 import os
+import re
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePath, PurePosixPath
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from serried.api import CONSENT_HINT, Calls, Output, Run, RunList, State, has_own_python, named
-from serried.base import shell
+from serried.base import frames, shell
 from serried.base.errors import (
     Elsewhere,
     NotConnected,
@@ -49,10 +52,9 @@ _EVERYTHING = 10_000
 _TRIES = 5
 """Warnings may differ when the cluster looks again."""
 _RAISED = {kind.__name__: kind for kind in (TimeoutError, TypeError, ValueError)}
-_MEMBERS = frozenset({
-    "directory", "state", "done", "exit_code", "job", "tasks", "to_json", "wait", "logs", "metrics", "outputs", "stop",
-})  # fmt: skip
-"""What a run over there is asked for."""
+_ID = re.compile(r"[a-z2-9]{6}(/[0-9]+)?")
+Decode = Callable[[Any], Any]
+"""Makes what a call returns of what came. Raises LookupError, TypeError or ValueError for what is no answer."""
 
 _sessions: dict[tuple[int, str], list[RemoteSession]] = {}
 """Those that no call uses, by process and cluster: a forked process has none yet."""
@@ -68,26 +70,26 @@ def close() -> None:
 
 @contextlib.contextmanager
 def _session(cluster: str) -> Iterator[RemoteSession]:
-    free, is_whole = _sessions.setdefault((os.getpid(), cluster), []), False
+    free = _sessions.setdefault((os.getpid(), cluster), [])
     try:
         session = free.pop()
-        if not session.is_open:
-            session.close()
     except IndexError:
         session = relay.session_with(cluster)
+    if not session.is_open:
+        session.close()
     try:
         yield session
-        is_whole = True
-    except SerriedError:
-        is_whole = True
+    except BaseException as error:
+        if not isinstance(error, (SerriedError, SerriedWarning)):  # an answer may still be under way
+            session.close()
         raise
     finally:
-        if not is_whole:  # an answer may still be under way
-            session.close()
         free.append(session)
 
 
-def ask(cluster: str, call: str, run: str = "", *, content: bytearray | None = None, **arguments: Any) -> Any:
+def ask(
+    cluster: str, call: str, decode: Decode, run: str = "", *, content: bytearray | None = None, **arguments: Any
+) -> Any:
     """Call the API over there. A call that has waited for a while before its connection broke is repeated."""
     while True:
         began = time.monotonic()
@@ -104,15 +106,16 @@ def ask(cluster: str, call: str, run: str = "", *, content: bytearray | None = N
                     raise
                 if arguments.get("timeout") is not None:
                     arguments["timeout"] = max(arguments["timeout"] - passed, 0.0)
-    return _value(found, cluster)
+    return _value(found, cluster, decode)
 
 
-def _value(found: Mapping[str, Any], cluster: str, stacklevel: int = 5) -> Any:
+def _value(found: Mapping[str, Any], cluster: str, decode: Decode, stacklevel: int = 4) -> Any:
     """The value of an answer, after its warnings. Raises what the call over there raised."""
     try:
-        told, value = [str(text) for text in found["warnings"]], found["value"]
-        raised = found["raised"] and _RAISED[found["raised"][0]](found["raised"][1])
-    except (LookupError, TypeError):
+        told = [str(text) for text in found["warnings"]]
+        raised = found["raised"] and _RAISED[found["raised"][0]](str(found["raised"][1]))
+        value = None if raised else decode(found["value"])
+    except (LookupError, TypeError, ValueError):
         raise SerriedError(f"what `{cluster}` sent is not an answer") from None
     for text in told:
         warnings.warn(text, SerriedWarning, stacklevel=stacklevel)
@@ -121,17 +124,40 @@ def _value(found: Mapping[str, Any], cluster: str, stacklevel: int = 5) -> Any:
     return value
 
 
+def _checked(value: Any, *kinds: type) -> Any:
+    """The value, which is of one of these types. Raises TypeError."""
+    if type(value) not in kinds:
+        raise TypeError
+    return value
+
+
+def _asked(ours: Any, decode: Callable[[FarRun, Any], Any]) -> Any:
+    """A member of FarRun that asks over there for `ours`, a member of Run."""
+    function: Any = ours.fget if isinstance(ours, property) else ours
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def member(self: FarRun, *args: Any, **kwargs: Any) -> Any:
+        arguments = signature.bind(self, *args, **kwargs).arguments
+        del arguments["self"]
+        return ask(self._cluster, function.__name__, functools.partial(decode, self), self.id, **arguments)
+
+    return property(member) if isinstance(ours, property) else member
+
+
 class FarRun(Run):
     """A run on a cluster behind a login node. Each member asks there, and raises NotConnected without a connection."""
 
+    _cluster: str
+
     def __init__(self, cluster: str, run: str, name: str) -> None:
-        self._cluster, self._run, self._name = cluster, run, name
+        """Raises TypeError or ValueError for what is no id or no name: both come from over there."""
+        if not _ID.fullmatch(run):
+            raise ValueError
+        self._cluster, self._run, self._name = cluster, run, str(name)
 
     def __repr__(self) -> str:
         return f"<serried.Run {self.id} on {self._cluster}>"
-
-    def _ask(self, call: str, **arguments: Any) -> Any:
-        return ask(str(self._cluster), call, self._run, **arguments)
 
     @property
     def id(self) -> str:
@@ -141,54 +167,22 @@ class FarRun(Run):
     def name(self) -> str:
         return self._name
 
-    @property
-    def directory(self) -> PurePosixPath:  # type: ignore[override]  # no folder of this machine
-        return PurePosixPath(self._ask("directory"))
-
-    @property
-    def state(self) -> State:
-        return State(self._ask("state"))
-
-    @property
-    def done(self) -> bool:
-        return bool(self._ask("done"))
-
-    @property
-    def exit_code(self) -> int | None:
-        found: int | None = self._ask("exit_code")
-        return found
-
-    @property
-    def job(self) -> str | None:
-        found: str | None = self._ask("job")
-        return found
-
-    @property
-    def tasks(self) -> RunList:
-        return RunList(FarRun(str(self._cluster), task, self._name) for task in self._ask("tasks"))
-
-    def to_json(self) -> dict[str, Any]:
-        return {**self._ask("to_json"), "cluster": self._cluster}
-
-    def wait(self, timeout: float | None = None, *, check: bool = False) -> State:
-        return State(self._ask("wait", timeout=timeout, check=check))
-
-    def logs(self, rank: int | None = None, attempt: int | None = None, *, launch: str | int | None = None) -> str:
-        return str(self._ask("logs", rank=rank, attempt=attempt, launch=launch))
+    directory = _asked(Run.directory, lambda _, path: PurePosixPath(path))
+    state = _asked(Run.state, lambda _, word: State(word))
+    done = _asked(Run.done, lambda _, value: _checked(value, bool))
+    exit_code = _asked(Run.exit_code, lambda _, code: _checked(code, int, type(None)))
+    job = _asked(Run.job, lambda _, job: _checked(job, str, type(None)))
+    tasks = _asked(Run.tasks, lambda self, ids: RunList(FarRun(self._cluster, each, self.name) for each in ids))
+    to_json = _asked(Run.to_json, lambda self, document: {**document, "cluster": self._cluster})
+    wait = _asked(Run.wait, lambda _, word: State(word))
+    logs = _asked(Run.logs, lambda _, text: _checked(text, str))
+    metrics = _asked(Run.metrics, lambda _, rows: _checked(rows, list))
+    outputs = _asked(Run.outputs, lambda _, rows: [_output(**row) for row in rows])
 
     def _returned(self, timeout: float | None) -> bytes:
         content = bytearray()
-        self._ask("returned", timeout=timeout, content=content)
+        ask(self._cluster, "returned", str, self.id, timeout=timeout, content=content)
         return bytes(content)
-
-    def metrics(self, rank: int = 0) -> list[dict[str, Any]]:
-        return list(self._ask("metrics", rank=rank))
-
-    def outputs(self) -> list[Output]:
-        return [
-            Output(Path(path), PurePosixPath(file), size, changed, is_fetched)  # type: ignore[arg-type]  # as above
-            for path, file, size, changed, is_fetched in self._ask("outputs")
-        ]
 
     def rerun(
         self,
@@ -200,24 +194,27 @@ class FarRun(Run):
         yes: bool = False,
     ) -> Run:
         how = {"failed": failed, "fresh": fresh, "new_code": new_code, "name": name}
-        cluster = str(self._cluster)
-        variables = secrets_in(Path.cwd(), cluster, os.environ)
-        error = Elsewhere(cluster, f"run `{self.id}` is on cluster `{cluster}`", variables=variables)
+        variables = secrets_in(Path.cwd(), self._cluster, os.environ)
+        error = Elsewhere(self._cluster, f"run `{self.id}` is on cluster `{self._cluster}`", variables=variables)
         return submit(error, {"run": self.id, "how": how}, Path() if new_code else None, yes=yes)
 
     def stop(self, *, save: bool = False, now: bool = False) -> None:
         if save and now:
             raise ValueError("`save` and `now` are mutually exclusive")
-        cluster = str(self._cluster)
-        values = {"call": "stop", "run": self.id, "arguments": {"save": save, "now": now}}
-        with _session(cluster) as session:
-            found = session.change(_request(Elsewhere(cluster, ""), values), b"")
-        _value(found, cluster, stacklevel=3)
+        how = {"save": save, "now": now}
+        with _session(self._cluster) as session:
+            request = _request(Elsewhere(self._cluster, ""), call="stop", run=self.id, arguments=how)
+            found = session.change(request, b"")
+        _value(found, self._cluster, bool, stacklevel=3)
 
 
-def _request(error: Elsewhere, values: Mapping[str, Any], place: Mapping[str, Any] | None = None) -> RemoteRequest:
+def _request(error: Elsewhere, place: Mapping[str, Any] | None = None, **values: Any) -> RemoteRequest:
     env = relay.environment(error)
     return RemoteRequest((), env, changes=True, directory=place, function="python", values=values)
+
+
+def _output(path: str, file: str, **facts: Any) -> Output:
+    return Output(Path(path), PurePosixPath(file), **facts)  # type: ignore[arg-type]  # no file of this machine
 
 
 def submit(
@@ -235,34 +232,43 @@ def submit(
     sent = None if directory is None else project.survey(directory, os.environ, error.data)
     values, content = dict(document), b""
     seen: list[str] = []
+    run: Run
     if calls and sent:
         content = calls.pickled(sent.root)
-        needs = list(sys.version_info[:2]) if b"cloudpickle" in content else None
+        needs = list(sys.version_info[:2]) if b"cloudpickle.cloudpickle" in content else None
         values["function"] = {"name": calls.short_name, "version": list(sys.version_info[:2]), "needs": needs}
     try:
-        json.dumps(values)
+        frames.encode_json(0, frames.REQUEST, values)
     except (TypeError, ValueError) as problem:
         raise UsageError(f"a setting cannot be sent to `{error.cluster}`: {problem}") from None
     with _session(error.cluster) as session:
         place = project.send(session, sent, observe) if sent else None
         for _ in range(_TRIES):
             arguments = {**values, "seen": seen}
-            told = session.change(_request(error, {"call": "submit", "arguments": arguments}, place), content)
-            found = _value(told, error.cluster, stacklevel=4)
-            for text, code in found["warnings"]:
+            told = session.change(_request(error, place, call="submit", arguments=arguments), content)
+            new, run, later = _value(told, error.cluster, lambda it: _submitted(error.cluster, *it), stacklevel=4)
+            for text, code in new:
                 if code and not yes:
                     raise UsageError(text, hint=CONSENT_HINT, code=code)
                 warnings.warn(text, SerriedWarning, stacklevel=3)
                 seen.append(text)
-            if found["run"]:
+            if run:
                 relay.renew(session)
                 break
         else:
             raise SerriedError(f"the warnings of `{error.cluster}` change with each look, and nothing was submitted")
     with contextlib.suppress(SerriedWarning):  # the run is submitted, and an error would lose it for the caller
-        for text in found["later"]:
+        for text in later:
             warnings.warn(text, SerriedWarning, stacklevel=3)
-    return FarRun(error.cluster, *found["run"])
+    return run
+
+
+def _submitted(
+    cluster: str, new: Iterable[Sequence[str]], run: Sequence[str] | None, later: Iterable[str]
+) -> tuple[list[tuple[str, str]], FarRun | None, list[str]]:
+    """The answer of `_submit`."""
+    found = FarRun(cluster, *run) if run else None
+    return [(str(text), str(code)) for text, code in new], found, [str(text) for text in later]
 
 
 def runs(clusters: Sequence[str]) -> Iterator[tuple[float, Run]]:
@@ -293,8 +299,8 @@ def find(word: str, error: SerriedError) -> Run:
             error = known
     if not isinstance(error, Elsewhere):
         raise error
-    name, slash, task = word.partition("/")
-    return FarRun(error.cluster, *ask(error.cluster, "find", f"{error.run or name}{slash}{task}"))
+    run: Run = ask(error.cluster, "find", lambda pair: FarRun(error.cluster, *pair), error.meant(word))
+    return run
 
 
 def described(found: Iterable[Run]) -> dict[str, tuple[dict[str, Any], list[str]]]:
@@ -307,8 +313,7 @@ def described(found: Iterable[Run]) -> dict[str, tuple[dict[str, Any], list[str]
     for cluster, pairs in itertools.groupby(there, key=lambda pair: pair[0]):
         own = [run for _, run in pairs]
         try:
-            answer = ask(cluster, "described", runs=own)
-            rows |= {run: ({**row[0], "cluster": cluster}, row[1]) for run, row in zip(own, answer)}
+            rows |= ask(cluster, "described", functools.partial(_rows, cluster, own), runs=own)
         except NotConnected as lost:
             known = index.last_answer(cluster)
             last = {run.id: run for run in known.runs}
@@ -320,6 +325,10 @@ def described(found: Iterable[Run]) -> dict[str, tuple[dict[str, Any], list[str]
                 row = [run, last[run].name, str(last[run].status.get("state")), "", "", since]
                 rows[run] = {**last[run].status, "cluster": cluster, **stale}, row
     return rows
+
+
+def _rows(cluster: str, own: list[str], found: list[Any]) -> dict[str, tuple[dict[str, Any], list[str]]]:
+    return {run: ({**found[at][0], "cluster": cluster}, list(map(str, found[at][1]))) for at, run in enumerate(own)}
 
 
 # What follows runs over there.
@@ -335,7 +344,7 @@ def answer(values: Mapping[str, Any], content: BinaryIO, output: BinaryIO) -> di
         except tuple(_RAISED.values()) as error:
             raised = next(name for name, kind in _RAISED.items() if isinstance(error, kind)), str(error)
     texts = [str(each.message) for each in told if issubclass(each.category, SerriedWarning)]
-    return {"value": value, "raised": raised, "warnings": texts}
+    return {"value": json.loads(json.dumps(value, default=_encoded)), "raised": raised, "warnings": texts}
 
 
 def _found(word: str) -> Run:
@@ -349,32 +358,28 @@ def _called(call: str, word: str, arguments: dict[str, Any], content: BinaryIO, 
     if call == "described":
         return RunList(map(_found, arguments["runs"])).described()
     run = _found(word)
+    if call == "find":
+        return run.id, run.name
     if call == "returned":
-        output.write(run._returned(**arguments))  # noqa: SLF001 - of this room
-    elif call in _MEMBERS:
-        member = getattr(run, call)
-        return _encoded(member(**arguments) if callable(member) else member)
-    return run.id, run.name
+        return output.write(run._returned(**arguments))  # noqa: SLF001 - of this room
+    member = getattr(run, call)
+    return member(**arguments) if callable(member) else member
 
 
-def _encoded(value: Any) -> Any:
-    """What a member of a run returns, as JSON has it."""
-    if isinstance(value, PurePath):
-        return str(value)
-    if isinstance(value, Output):
-        return str(value.path), str(value.file), value.bytes, value.changed, value.is_fetched
-    return [it.id if isinstance(it, Run) else _encoded(it) for it in value] if isinstance(value, list) else value
+def _encoded(value: object) -> object:
+    """What JSON has no form for."""
+    return value.id if isinstance(value, Run) else vars(value) if isinstance(value, Output) else str(value)
 
 
-def _submit(*, content: bytes, seen: Sequence[str], **document: Any) -> dict[str, Any]:
+def _submit(*, content: bytes, seen: Sequence[str], **document: Any) -> tuple[Any, ...]:
     """Submit, or return warnings that the caller has not seen yet."""
     prepared = _prepared(content=content, **document)
     refuse_in_place(prepared)
     new = [(text, text.code if isinstance(text, Risk) else "") for text in prepared.warnings if text not in seen]
     if new:
-        return {"warnings": new, "run": None}
+        return new, None, []
     record = deliver(prepared)
-    return {"warnings": [], "run": (record.id, record.summary.name), "later": unqueued(record)}
+    return [], (record.id, record.summary.name), unqueued(record)
 
 
 def _prepared(

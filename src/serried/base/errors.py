@@ -159,6 +159,11 @@ class Elsewhere(SerriedError):  # noqa: N818 - reads as what happened
         self.data = data
         self.run = run
 
+    def meant(self, word: str) -> str:
+        """`word`, a run or a task, with the run that `last` means."""
+        name, slash, task = word.partition("/")
+        return f"{self.run or name}{slash}{task}"
+
 
 class SubmissionRefused(UsageError):  # noqa: N818 - reads as what happened
     pass

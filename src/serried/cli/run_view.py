@@ -194,8 +194,7 @@ def by_cluster(
             selection = select(word, own=own, of_others=of_others)
             here[str(selection)] = selection
         except Elsewhere as elsewhere:
-            name, slash, task = word.partition("/")
-            there.setdefault(elsewhere.cluster, []).append(f"{elsewhere.run or name}{slash}{task}")
+            there.setdefault(elsewhere.cluster, []).append(elsewhere.meant(word))
             error = error or elsewhere
             error.run = error.run or elsewhere.run
     if error and len(there) == 1 and not here:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -56,33 +57,16 @@ def wait_command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -
     except BadDuration as error:
         raise UsageError(f"`--timeout` {error}", hint=error.hint) from None
     here, there = run_view.by_cluster(runs, of_others=True)
-    if there:
-        _wait_everywhere(here, there, as_json=as_json, seconds=seconds, timeout=timeout)
-    else:
+    if not there:
         wait_for(here, as_json=as_json, seconds=seconds, timeout=timeout)
-
-
-_WORST = (130, 4, 3, 2, 1, 124, 0)
-"""Of the exit statuses of several commands, the first of these is that of all."""
-
-
-def _wait_everywhere(
-    here: Sequence[Selection],
-    there: Mapping[str, Sequence[str]],
-    *,
-    as_json: bool,
-    seconds: float | None,
-    timeout: str | None,
-) -> None:
-    """Wait for the runs of one cluster after the other, and exit with the worst status."""
+        return
     end, documents, statuses = time.monotonic() + (seconds or 0), [], [0]
     for cluster, words in there.items():
         left = [] if seconds is None else ["--timeout", f"{max(round(end - time.monotonic()), 1)}s"]
-        printed = bytearray()
-        statuses.append(_relayed(cluster, ["wait", *left, *(["--json"] if as_json else []), "--", *words], printed))
-        if printed:
-            documents += json.loads(printed)["runs"]
-        if statuses[-1] == 130:
+        status, found = _relayed(cluster, "wait", *left, *(["--json"] if as_json else []), "--", *words)
+        statuses.append(status)
+        documents += found
+        if status == 130:
             sys.exit(130)
     left_seconds = None if seconds is None else max(end - time.monotonic(), 0.0)
     try:
@@ -92,19 +76,30 @@ def _wait_everywhere(
     except SerriedError as error:
         console.print_error(error)
         statuses.append(error.exit_code)
-    sys.exit(min(statuses, key=lambda status: _WORST.index(status) if status in _WORST else 0))
+    sys.exit(_worst(statuses))
 
 
-def _relayed(cluster: str, words: Sequence[str], printed: bytearray) -> int:
-    """The exit status of a command for the runs of a cluster. Its stdout is `printed`, its errors appear."""
+def _worst(statuses: Iterable[int]) -> int:
+    """The exit status of several commands."""
+    known = (130, 4, 3, 2, 1, 124, 0)
+    return min(statuses, key=lambda status: known.index(status) if status in known else 0)
+
+
+def _relayed(cluster: str, *words: str) -> tuple[int, list[Any]]:
+    """The exit status of a command for the runs of a cluster, and the runs that it printed. Its errors appear."""
     from serried.cli import across
     from serried.remote import relay  # most runs are here
 
+    printed = bytearray()
     try:
-        return relay.relay(Elsewhere(cluster, ""), words, across(words), on_output=printed.extend)
-    except SerriedError as error:
-        console.print_error(error)
-        return error.exit_code
+        status = relay.relay(Elsewhere(cluster, ""), words, across(words), on_output=printed.extend)
+        return status, json.loads(printed)["runs"] if printed else []
+    except (LookupError, TypeError, ValueError):
+        error = SerriedError(f"what `{cluster}` sent are not runs")
+    except SerriedError as problem:
+        error = problem
+    console.print_error(error)
+    return error.exit_code, []
 
 
 def wait_for(
@@ -273,41 +268,26 @@ def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool, forget: 
         _forget({selection.record.id: selection.record for selection in selections}, yes=yes)
         return
     here, there = run_view.by_cluster(runs, own=True)
-    if there:
-        _stop_everywhere(here, there, yes=yes, save=save, now=now)
-    else:
-        _stop(here, yes=yes, save=save, now=now)
-
-
-def _stop_everywhere(
-    here: Sequence[Selection], there: Mapping[str, Sequence[str]], *, yes: bool, save: bool, now: bool
-) -> None:
-    """Stop the runs of several clusters, after all of them were asked, and exit with the worst status."""
-    from serried.api import elsewhere  # most runs are here
-
-    named = [_named(status) for status in statuses_of(here)]
-    for cluster, words in there.items():
-        found = elsewhere.ask(cluster, "described", runs=[*words])
-        named += [(row["id"], row["name"] or "?", row["state"]) for row, _ in found]
-    live = [one for one in named if one[2] not in names.ENDED]
-    if live and not _may_stop(live, yes=yes):
-        return
-    flags = ["--yes", *(["--save"] if save else []), *(["--now"] if now else [])]
-    statuses = [_relayed(cluster, ["stop", *flags, "--", *words], bytearray()) for cluster, words in there.items()]
-    if here:
-        _stop(here, yes=True, save=save, now=now)
-    if any(statuses):
-        sys.exit(min(filter(None, statuses), key=lambda status: _WORST.index(status) if status in _WORST else 0))
-
-
-def _stop(selections: Sequence[Selection], *, yes: bool, save: bool, now: bool) -> None:
-    found = statuses_of(selections)
+    found = statuses_of(here)
     for status in found:
         if status.has_ended:
             run_view.say_how(status)
     live = [status for status in found if not status.has_ended]
-    if not live or not _may_stop([_named(status) for status in live], yes=yes):
+    named = {it.id: (it.summary.name, it.state) if it.summary else ("?", UNCERTAIN) for it in live}
+    for cluster, words in there.items():
+        from serried.api import elsewhere  # most runs are here
+
+        named |= elsewhere.ask(cluster, "described", _live, runs=words)
+    if named and not _may_stop(named, yes=yes):
         return
+    how = [word for word, is_given in (("--save", save), ("--now", now)) if is_given]
+    statuses = [0, *(_relayed(cluster, "stop", "-y", *how, "--", *words)[0] for cluster, words in there.items())]
+    if live:
+        _stop(live, save=save, now=now)
+    sys.exit(_worst(statuses))
+
+
+def _stop(live: Sequence[RunStatus], *, save: bool, now: bool) -> None:
     requested = [] if now else [one for status in live for one in stopping.request(status, save=save)]
     stopped = {status.id for status in live}
     for status in live:
@@ -320,28 +300,27 @@ def _stop(selections: Sequence[Selection], *, yes: bool, save: bool, now: bool) 
     if now:
         console.say(f"cancelled {', '.join(status.id for status in live)}")
         return
-    for status in statuses_of([one for one in selections if any(str(one) == before.id for before in live)]):
+    for status in statuses_of([Selection(status.record, status.task) for status in live]):
         run_view.say_how(status)
 
 
-def _named(status: RunStatus) -> tuple[str, str, str]:
-    """Its id, name and state."""
-    return (status.id, status.summary.name, status.state) if status.summary else (status.id, "?", UNCERTAIN)
+def _live(rows: Iterable[tuple[Mapping[str, Any], object]]) -> dict[str, tuple[str, str]]:
+    return {row["id"]: (row["name"] or "?", row["state"]) for row, _ in rows if row["state"] not in names.ENDED}
 
 
-def _may_stop(live: Sequence[tuple[str, str, str]], *, yes: bool) -> bool:
-    """Whether the user confirms it, or has done so: the id, name and state of each run.
+def _may_stop(live: Mapping[str, tuple[str, str]], *, yes: bool) -> bool:
+    """Whether the user confirms it, or has done so: the name and state of each run.
 
     Raises SubmissionUncertain for a run that may have no job.
     """
-    for run, _, state in live:
+    for run, (_, state) in live.items():
         if state == SUBMITTING:
             message = f"run `{run}` is just being submitted by another command"
             raise SubmissionUncertain(message, hint=f"serried stop {run} later")
         if state == UNCERTAIN:
             hint = f"serried stop --forget {run} gives it up: should the job exist, it ends itself when it starts"
             raise SubmissionUncertain(f"it is not known whether the scheduler has run `{run}`", hint=hint)
-    named = [f"{run} ({name}, {state})" for run, name, state in live[:_NAMED]]
+    named = [f"{run} ({name}, {state})" for run, (name, state) in itertools.islice(live.items(), _NAMED)]
     more = f" and {len(live) - _NAMED} more" if len(live) > _NAMED else ""
     return yes or run_view.agreed("stop", "stopped", ", ".join(named) + more)
 

@@ -378,6 +378,17 @@ class RunElsewhere(NamedTuple):
     source: str = ""
 
 
+def runs_elsewhere(rows: Iterable[Mapping[str, Any]]) -> list[RunElsewhere]:
+    """What a login node sent. Raises LookupError, TypeError or ValueError for what are no runs."""
+    found = [RunElsewhere(**row) for row in rows]
+    for run in found:
+        texts = (run.id, run.name, run.experiment, run.project, run.source, *run.jobs)
+        is_sound = isinstance(run.created, (int, float)) and isinstance(run.status, dict)
+        if not (is_sound and all(isinstance(text, str) for text in texts) and is_id(run.id)):
+            raise ValueError(f"not a run: {run!a}")
+    return found
+
+
 class ClusterRuns(NamedTuple):
     cluster: str
     asked: float
@@ -412,7 +423,7 @@ def last_answer(cluster: str) -> ClusterRuns:
     """The newest answer that was kept; without runs if there is none or its file is damaged."""
     with contextlib.suppress(LookupError, TypeError, ValueError):
         kept = read_json(folder_of(cluster) / "runs.json") or {}
-        return ClusterRuns(cluster, float(kept["asked"]), [RunElsewhere(**run) for run in kept["runs"]])
+        return ClusterRuns(cluster, float(kept["asked"]), runs_elsewhere(kept["runs"]))
     return ClusterRuns(cluster, 0.0, [])
 
 

@@ -21,7 +21,7 @@ from serried.base import shell
 from serried.base.errors import Elsewhere, NotConnected, SerriedError, UsageError
 from serried.base.text import spell
 from serried.records import index
-from serried.records.index import ClusterRuns, RunElsewhere
+from serried.records.index import ClusterRuns
 from serried.remote import link
 from serried.remote.client import ConnectionLost, RemoteRequest, RemoteSession
 from serried.schema import names
@@ -270,9 +270,10 @@ def _ask(session: RemoteSession, most: int, seconds: float, word: str = "", user
     """Ask for the runs of a cluster, and keep the answer, unless it is about other users."""
     found = session.ask("listing", {"most": most, "word": word, "users": list(users)}, seconds=seconds)
     try:
-        answer = ClusterRuns(session.cluster, time.time(), [RunElsewhere(**run) for run in found["runs"]])
-    except (LookupError, TypeError):
+        answer = ClusterRuns(session.cluster, time.time(), index.runs_elsewhere(found["runs"]))
+    except (LookupError, TypeError, ValueError):
         raise SerriedError(f"what `{session.cluster}` sent are not runs") from None
     if not users:
-        index.remember(answer if word else answer._replace(runs=answer.runs[:_REMEMBERED]))
+        with contextlib.suppress(OSError):  # a full home: the answer is as good
+            index.remember(answer if word else answer._replace(runs=answer.runs[:_REMEMBERED]))
     return answer
