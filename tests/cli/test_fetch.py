@@ -455,7 +455,7 @@ def test_a_run_is_followed_to_its_end_across_a_connection_that_breaks(tmp_path, 
     looks = Looks(tmp_path / "run", NotConnected("log in again", code="login-refused"))
     with pytest.raises(NotConnected):
         followed.until_the_end(looks)
-    looks = Looks(tmp_path / "run", *[NotConnected("dead")] * 20)
+    looks = Looks(tmp_path / "run", *[NotConnected("dead")] * 120)
     with pytest.raises(NotConnected):
         followed.until_the_end(looks)
     looks = Looks(tmp_path / "run", ["d.csv"], KeyboardInterrupt())
@@ -463,3 +463,24 @@ def test_a_run_is_followed_to_its_end_across_a_connection_that_breaks(tmp_path, 
         followed.until_the_end(looks)
     assert ended.value.code == 130
     assert f"stopped copying: 3 files, 18 B in `{tmp_path}/to`" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_run_that_is_followed_is_quiet_until_it_writes_and_says_once_what_was_not_copied(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "to/b.csv").mkdir(parents=True)
+    (tmp_path / "to/a.csv").write_text("of somebody else\n")
+    noted = []
+    looks = Looks(tmp_path / "run", [], ["a.csv", "b.csv", "c.csv"], ["a.csv", "b.csv"], None)
+
+    def look(seconds):
+        return looks(seconds)._replace(note=lambda report: noted.append(report.copied))
+
+    fetch_command.FollowedCopy(tmp_path / "to", force=False).until_the_end(look)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line]
+    assert noted == [["c.csv"], []]
+    assert lines == [
+        "copied 1 file, 6 B: `c.csv`",
+        "warning: different files exist and were kept: `a.csv`",
+        "hint: `--force` overwrites them",
+        "warning: could not copy `b.csv`: the target is a folder",
+    ]

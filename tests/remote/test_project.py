@@ -547,6 +547,13 @@ def test_data_that_cannot_be_sent_is_refused_before_anything_is_sent(project, pa
     assert path != "dat" or refused.value.hint == "did you mean `data`?"
 
 
+def test_a_pipe_is_not_sent(project):
+    os.mkfifo(project / "pipe")
+    (project / "serried.toml").write_text('[experiments.a]\ncommand = "true"\ndata.send = "pipe"\n')
+    with pytest.raises(UsageError, match=r"^`data.send` names `pipe`, which is neither a file nor a folder$"):
+        remote.survey(project, os.environ)
+
+
 @pytest.mark.usefixtures("link", "data")
 def test_several_experiments_send_the_data_of_all(project):
     (project / "words.txt").write_text("a b c")

@@ -82,8 +82,8 @@ def command(
 
 _EVERY_SECONDS = 30.0
 """Between two looks at a run that is followed; its end is seen at once."""
-_LOST_LOOKS = 20
-"""Looks in turn without a connection, before a command gives up."""
+_LOST_LOOKS = 120
+"""Looks in turn without a connection, before a command gives up: for an hour, as six failures use up ten minutes."""
 
 
 class FollowedCopy:
@@ -93,6 +93,7 @@ class FollowedCopy:
         self.target, self._force, self._settled = target, force, fetch.SettledFiles()
         self.copied: dict[str, int] = {}
         """Bytes by path."""
+        self._warned: set[str] = set()
 
     def until_the_end(self, look: Callable[[float], _Look]) -> None:
         """Copy what each `look` finds, which waits for the end so many seconds. Ctrl-C ends the command."""
@@ -102,8 +103,8 @@ class FollowedCopy:
                 while not is_over:
                     try:
                         is_over, entries, copy, note = look(seconds)
-                        if not is_over:
-                            self._copy(self._settled.of(entries), copy, note, line)
+                        if not is_over and (settled := self._settled.of(entries)):
+                            self._copy(settled, copy, note, line)
                         lost = 0
                     except NotConnected as error:
                         lost += 1
@@ -141,6 +142,10 @@ class FollowedCopy:
         self.copied |= {path: sizes[path] for path in report.copied}
         if report.copied:
             console.say(f"copied {counted(len(report.copied), 'file')}, {spell(report.bytes)}: {_named(report.copied)}")
+        kept = [path for path in report.kept if path not in self._warned]
+        problems = {path: problem for path, problem in report.problems.items() if path not in self._warned}
+        self._warned.update(kept, problems)  # each once: a run may write for days
+        _warn_of_rest(Report(kept=kept, problems=problems))
         _remember(note, self.target, self.target, report, is_new=is_new)
 
 
@@ -366,6 +371,10 @@ def _print_report(report: Report, target: Path, *, dry_run: bool) -> None:
     done = f"{'would copy' if dry_run else 'copied'} {counted(len(report.copied), 'file')}, {spell(report.bytes)}"
     rest = f"; {report.same} existed already" if report.same else ""
     console.say(f"{done}, to {printable(str(target))}{rest}")
+    _warn_of_rest(report)
+
+
+def _warn_of_rest(report: Report) -> None:
     if report.kept:
         console.warning(f"different files exist and were kept: {_named(report.kept)}", hint="`--force` overwrites them")
     for path, problem in list(report.problems.items())[:_NAMED]:

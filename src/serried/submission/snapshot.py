@@ -316,7 +316,7 @@ def check_data(project: Path, paths: Sequence[str]) -> None:
 def data_files(root: Path, data: Sequence[str], excluded: Sequence[str] = ()) -> dict[str, os.stat_result]:
     """The files and links of `data.send`, by path below `root`. A link that is named itself stands for its target.
 
-    Raises UsageError for a folder that cannot be listed, and for more files than a quota has room for.
+    Raises UsageError for a pipe, for a folder that cannot be listed, and for more files than a quota has room for.
     """
     found: dict[str, os.stat_result] = {}
 
@@ -324,6 +324,8 @@ def data_files(root: Path, data: Sequence[str], excluded: Sequence[str] = ()) ->
         raise UsageError(f"`data.send`: cannot list `{error.filename}`: {error.strerror}") from error
 
     for path in data:
+        if not ((root / path).is_file() or (root / path).is_dir()):  # to read a pipe would take for ever
+            raise UsageError(f"`data.send` names `{path}`, which is neither a file nor a folder")
         below = tree.walk(str(root), path, refuse) if (root / path).is_dir() else ()
         found |= {} if (root / path).is_dir() else {path: (root / path).stat()}
         for inner, entry in below:
