@@ -111,3 +111,11 @@ def test_a_reader_that_stops_holds_a_window_and_delays_no_other_connection(tunne
             steps()
             assert other.recv(99) == b"still here"
         assert stopped.recv(1) == bytes(1)
+
+
+def test_an_end_that_sends_more_than_it_was_granted_fills_no_memory(tunnel):
+    _steps, near, _server = tunnel
+    ours, carried = socket.socketpair()
+    near.add(1, carried)
+    with ours, pytest.raises(Malformed):
+        near._handle(RemoteFrame(1, frames.INPUT, bytes(frames.WINDOW_BYTES + 1)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
@@ -9,6 +10,9 @@ import sys
 import pytest
 
 from place import Place
+from serried.base import frames
+from serried.base.errors import SerriedError
+from serried.cli.tunnel import TunnelListener
 from tunnelled import SERVER, OpenTunnel, content, digest, digest_through, memory, received
 
 SIZE = ("--ranks", "1", "--cpus", "1", "--mem", "200M", "--time", "5m")
@@ -104,9 +108,62 @@ def test_a_port_that_is_taken_here_and_a_run_that_has_ended_are_errors(local: Pl
         )
     done = local.serried("tunnel", run, "0:80")
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, f"error: run `{run}` has ended: it is COMPLETED")
+    for option in ("--node", "--rank"):
+        done = local.serried("tunnel", run, "80", option, "9")
+        assert (done.returncode, done.stderr) == (2, f"error: run `{run}` has no {option[2:]} 9\n")
+    array = local.submit(*SIZE, "--array", "0-1", "--", "true")
+    assert local.serried("tunnel", array, "9:80").stderr.endswith(f"hint: serried tunnel {array}/0 9:80\n")
     for wrong in ("x", "80:", "1:2:3", "70000", "0", "8888:0"):
         done = local.serried("tunnel", run, wrong)
         assert (done.returncode, done.stderr.splitlines()[0]) == (2, f"error: cannot read `{wrong}` as a port")
+
+
+FACTS = {"run": "k3f9q2", "host": "gpu03", "port": 8888, "seconds_left": 30}
+
+
+def carry(listener: TunnelListener, *arrived: bytes) -> None:
+    """Have the listener carry what one end of a tunnel sends, which ends then."""
+    (reads, writes), (unread, taken) = os.pipe(), os.pipe()
+    os.write(writes, b"".join(arrived))
+    os.close(writes)
+    try:
+        listener.carry(reads, taken)
+    finally:
+        for descriptor in (reads, unread, taken):
+            os.close(descriptor)
+
+
+def ready(**facts: object) -> bytes:
+    return frames.encode_json(0, frames.OUTPUT, {**FACTS, **facts}) + frames.encode(0, frames.OUTPUT, b"{}")
+
+
+def test_a_notebook_that_starts_again_has_another_address_and_the_limit_is_announced(capsys):
+    listener = TunnelListener(0)
+    with listener.socket:
+        for token in ("one", "one", "two"):
+            carry(listener, ready(token=token))
+    printed = capsys.readouterr()
+    assert [line.partition("token=")[2] for line in printed.out.splitlines()] == ["one", "two"]
+    assert printed.err.count("leads to port 8888 of gpu03, until k3f9q2 ends; Ctrl-C closes it\n") == 3
+    assert printed.err.count("warning: k3f9q2 ends in ") == 3
+
+
+@pytest.mark.parametrize(
+    "arrived",
+    [
+        frames.encode(0, frames.OUTPUT, b"[1]"),
+        frames.encode(0, frames.OUTPUT, b"{}"),
+        frames.encode(0, frames.EXIT, b"7"),
+        frames.encode(0, frames.SIGNAL),
+        frames.encode(9, frames.EXIT, b'{"errno": "errorcode"}'),
+        ready(seconds_left="x"),
+    ],
+)
+def test_what_no_tunnel_sends_is_an_error(arrived: bytes):
+    listener = TunnelListener(0)
+    with listener.socket, pytest.raises(SerriedError) as error:
+        carry(listener, arrived)
+    assert error.value.message == "the other end of the tunnel sent something else"
 
 
 def test_the_tunnel_waits_for_its_run_and_follows_it_into_its_next_attempt(place: Place, tunnel, wait_until):

@@ -224,6 +224,8 @@ class TunnelEnd:
             self._try_next(frame.channel, self._addresses(), errno.ECONNREFUSED)
         elif connection is not None and frame.kind == INPUT:
             connection.backlog += frame.payload
+            if len(connection.backlog) > WINDOW_BYTES:
+                raise Malformed("more than was granted")
             connection.has_received_end |= not frame.payload
             self._write(frame.channel, connection)
         elif connection is not None and frame.kind == WINDOW:

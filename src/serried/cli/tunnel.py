@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import socket
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import click
 
-from serried.base.errors import Elsewhere, RunFailed, UsageError
+from serried.base import frames
+from serried.base.errors import Elsewhere, RunFailed, SerriedError, UsageError
+from serried.base.frames import FrameWire, TunnelEnd
 from serried.base.hosts import LOOPBACK
 from serried.base.text import show_duration
 from serried.cli import TYPED, options, run_view
@@ -23,10 +29,15 @@ from serried.submission import tunnel
 from serried.submission.deliver import deliver
 from serried.submission.prepare import prepare
 from serried.submission.request import Request, decide
-from serried.submission.tunnel import NOTEBOOK, TunnelListener, TunnelTarget
+from serried.submission.tunnel import NOTEBOOK, TunnelTarget
 from serried.views import console
 
 _HIGHEST = 65_535
+MOST_CONNECTIONS = 200
+"""Further ones wait. A process may have 256 open files on some systems."""
+NEAR_END_SECONDS = 600
+SILENT_SECONDS = 60.0
+"""Between two notes that nothing listens on the port: browsers try again and again."""
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -63,16 +74,18 @@ def command(*, run: str, port: str | None, node: int | None, rank: int | None, a
         run_view.exclude("--rank", "a rank runs on one node: name the rank", node=node)
     local, remote = _ports(port)
     try:
-        selection = run_view.select_one(run)
+        selection = run_view.select(run)
+        run_view.insist_on_one(selection, f" {port}" if port else "")
     except Elsewhere as elsewhere:
         run = run.replace(LAST, elsewhere.run, 1) if elsewhere.run else run
         more = [f"--{name}={number}" for name, number in (("node", node), ("rank", rank)) if number is not None]
         _open(run, elsewhere, (local, remote), more=more, as_json=as_json)
         return
-    if remote is None and "serried.train.notebook" not in selection.record.plan.command:
+    plan = selection.record.plan
+    if remote is None and NOTEBOOK[-1] not in plan.command:
         hint = f"a notebook's port is known; of others: serried tunnel {selection} 6006"
         raise UsageError(f"run `{selection}` runs no notebook: name a port", hint=hint)
-    target = TunnelTarget(selection, remote, node or 0, rank)
+    target = TunnelTarget(selection, remote, tunnel.node_of(plan, node, rank))
     if names.AT in os.environ:  # typed on another machine
         with console.status_line("") as line:
             tunnel.serve(target, line.update)
@@ -80,25 +93,69 @@ def command(*, run: str, port: str | None, node: int | None, rank: int | None, a
         _open(str(selection), target, (local, remote), as_json=as_json)
 
 
-class _TunnelLines:
-    """What is said of a tunnel while it is open."""
+class TunnelListener:
+    """The end of a tunnel that accepts connections, on a port of this machine."""
 
     def __init__(self, port: int, *, as_json: bool = False) -> None:
-        self.port, self.facts = port, dict[str, Any]()
+        """0 is any free port. Raises UsageError."""
+        try:
+            self.socket = socket.create_server((LOOPBACK, port), backlog=128)
+        except OSError as error:
+            reason = os.strerror(error.errno or 0).lower()
+            hint = "choose another one, as in `9000:PORT`, or `0:PORT` for any free one"
+            raise UsageError(f"cannot listen on port {port} of this machine: {reason}", hint=hint) from None
+        self.facts = dict[str, Any]()
+        """What `submission.tunnel.hold` names, once connections are carried."""
         self.line: console.MovingLine | None = None
         """That of the wait for a run of our own cluster."""
         self._as_json = as_json
+        self._ends, self._complained, self._number = inf, -inf, 0
 
-    def ready(self, facts: Mapping[str, Any]) -> None:
+    def carry(self, reads: int, writes: int, facts: Mapping[str, Any] = _NOTHING) -> Mapping[str, Any] | None:
+        """Carry connections until the other end has gone; return its last word, if it had one.
+
+        Raises SerriedError if it sends what no such end does.
+        """
+        wire = FrameWire(reads, writes)
+        end, known, is_ready = TunnelEnd(wire), dict(facts), False
+        self._ends = inf
+        try:
+            while not wire.has_ended:
+                may_accept = is_ready and len(end.connections) < MOST_CONNECTIONS
+                waiting, arrived = end.step([self.socket.fileno()] if may_accept else [], self._warn())
+                for frame in arrived:
+                    if frame.channel:
+                        self._complain(frame.json().get("errno"))
+                    elif frame.kind == frames.EXIT:
+                        return frame.json()
+                    elif new := frame.json():
+                        known |= new
+                    else:
+                        is_ready = True
+                        self._begin(known)
+                if waiting:
+                    self._number += 1
+                    end.add(self._number, self.socket.accept()[0])
+                    end.send(self._number, frames.REQUEST, b"{}")
+        except (ValueError, TypeError, LookupError) as error:
+            raise SerriedError("the other end of the tunnel sent something else", details=str(error)) from None
+        finally:
+            end.close()
+        return None
+
+    def _begin(self, facts: Mapping[str, Any]) -> None:
+        left = facts["seconds_left"]
+        self._ends = inf if left is None else time.monotonic() + left
         if self.line:
             self.line.clear()
-        if not self.facts:
+        if facts.get("token") != self.facts.get("token") or not self.facts:  # each job of a notebook has its own
             self._print_address(facts)
-        self.facts.update(facts)
+        self.facts = {**facts}
         console.say(f"leads to port {facts['port']} of {facts['host']}, until {facts['run']} ends; Ctrl-C closes it")
 
     def _print_address(self, facts: Mapping[str, Any]) -> None:
-        address = f"{LOOPBACK}:{self.port}"
+        port = self.socket.getsockname()[1]
+        address = f"{LOOPBACK}:{port}"
         url = f"http://{address}/lab?token={facts['token']}" if "token" in facts else None
         if self._as_json:
             found = {"address": address, "url": url, **{name: facts[name] for name in ("run", "host", "port")}}
@@ -107,13 +164,24 @@ class _TunnelLines:
             console.out(url or address)
         sys.stdout.flush()
         if self.line and "SSH_CONNECTION" in os.environ:
-            console.note(f"other users of this machine can connect to port {self.port}, too")
+            console.note(f"other users of this machine can connect to port {port}, too")
 
-    def refused(self, facts: Mapping[str, Any], reason: str) -> None:
-        console.note(f"port {facts['port']} of {facts['host']}: {reason}; the tunnel stays open")
+    def _warn(self) -> float:
+        """Warn if the time limit is near. Returns the seconds until then."""
+        left = self._ends - time.monotonic()
+        if left <= NEAR_END_SECONDS:
+            self._ends = inf
+            console.warning(f"{self.facts['run']} ends in {show_duration(int(max(left, 0)))}: its time limit")
+        return min(self._ends - time.monotonic() - NEAR_END_SECONDS, NEAR_END_SECONDS)
 
-    def near_end(self, seconds: float) -> None:
-        console.warning(f"{self.facts['run']} ends in {show_duration(int(max(seconds, 0)))}: its time limit")
+    def _complain(self, code: str | None) -> None:
+        """Of a connection that could not be opened."""
+        is_common = code in (None, "ECONNRESET", "EPIPE")
+        if not is_common and time.monotonic() - self._complained > SILENT_SECONDS:
+            self._complained = time.monotonic()
+            text = os.strerror(getattr(errno, str(code), errno.EIO)).lower()
+            text = "nothing listens there" if code == "ECONNREFUSED" else text
+            console.note(f"port {self.facts['port']} of {self.facts['host']}: {text}; the tunnel stays open")
 
 
 def _open(
@@ -126,19 +194,17 @@ def _open(
 ) -> None:
     """Listen here, and carry connections until the run has ended: to our cluster, or to another one."""
     local, remote = ports
-    listener = tunnel.listen(local or 0)
-    shown = _TunnelLines(listener.getsockname()[1], as_json=as_json)
-    carrier, last = TunnelListener(listener, shown), _NOTHING
+    listener, last = TunnelListener(local or 0, as_json=as_json), _NOTHING
     try:
         if isinstance(way, TunnelTarget):
-            with console.status_line("") as shown.line:
-                last = tunnel.end_of(tunnel.hold(way, carrier, shown.line.update))
+            with console.status_line("") as listener.line:
+                last = tunnel.end_of(tunnel.hold(way, listener.carry, listener.line.update))
         else:
             from serried.remote import relay  # most runs are here
 
             words = ("tunnel", run, *([str(remote)] if remote else []), *more)
             while not last.get("state"):  # of its next attempt
-                last = relay.through_tunnel(way, words, carrier.carry)
+                last = relay.through_tunnel(way, words, listener.carry)
     except KeyboardInterrupt:
         console.say()
         console.note("closed the tunnel; the run continues")
@@ -148,12 +214,12 @@ def _open(
             )
         sys.exit(130)
     state, hint = last["state"], f"serried why {run}"
-    if not shown.facts and last["tail"]:
+    if not listener.facts and last["tail"]:
         details = "\n".join(map(str, last["tail"]))
         raise RunFailed(f"run `{run}` has ended: it is {state}", hint=hint, details=details)
-    if not shown.facts:
+    if not listener.facts:
         raise UsageError(f"run `{run}` has ended: it is {state}", hint=hint)
-    console.say(f"closed the tunnel: run `{shown.facts['run']}` has ended, {state}")
+    console.say(f"closed the tunnel: run `{listener.facts['run']}` has ended, {state}")
 
 
 @click.command(cls=options.Sorted)
@@ -186,7 +252,8 @@ def notebook_command(*, experiment: str | None, yes: bool, detach: bool, dry_run
         from serried.remote import relay
 
         answer, way = bytearray(), Elsewhere(elsewhere.cluster, elsewhere.message)
-        words = [*click.get_current_context().meta[TYPED], *([] if detach else ["--detach"])]
+        name, *typed = click.get_current_context().meta[TYPED]
+        words = [name, *([] if detach else ["--detach"]), *typed]
         if status := relay.relay(elsewhere, words, "submits", on_output=answer.extend):
             sys.exit(status)
         run = answer.decode().strip()

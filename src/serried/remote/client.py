@@ -361,7 +361,8 @@ class _Exchange:
             part = next(self.parts, b"")
             wire.send(frames.encode(channel, frames.INPUT, part))
             self.parts = self.parts if part else None
-        reads = [wire.reads, interrupts, *([self.stdin.fileno()] if self.stdin and _is_ours(self.stdin) else [])]
+        may_read = self.stdin and len(wire.backlog) < frames.LONGEST and _is_ours(self.stdin)
+        reads = [wire.reads, interrupts, *([self.stdin.fileno()] if self.stdin and may_read else [])]
         left = 0.0 if self.parts and len(wire.backlog) < frames.LONGEST else None
         if deadline is not None and left is None:
             left = max(0.0, deadline - time.monotonic())

@@ -7,7 +7,7 @@ A request enters; a record, a run directory and a job leave, or a refusal before
     deliver.deliver(…)       intent, run directory, scheduler, record: the order of these writes must stay
     foreground.run_here(…)   the same run directory, on this machine
     again.prepare_again(…)   another run of an earlier one's plan
-    tunnel.hold(…)           a port of a run's node as a port of this machine
+    tunnel.hold(…)           connections to a port of a run's node
     reconcile.find_out(…)    the outcome of an uncertain submission
     fetch.recover(…)         files that stayed on nodes
 
