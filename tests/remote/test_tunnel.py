@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -67,7 +68,11 @@ def test_a_port_of_a_node_is_reached_from_the_laptop_until_the_run_ends_or_the_c
     assert (through.end(), other.end()) == (4, 4)
     broken = "error: the connection to `beech` broke, and its tunnel with it\n"
     assert broken in through.said
-    again = tunnel(run, f"0:{port}")
+    closed, again = tunnel(run, f"0:{port}"), tunnel(run, f"0:{port}")
+    closed.process.send_signal(signal.SIGINT)
+    assert closed.end() == 130
+    assert closed.said.splitlines()[-1] == "note: closed the tunnel; the run continues"
+    assert "Traceback" not in closed.said
     assert digest_through(again, b"again") == digest(b"again")
     assert here("stop", "-y", run).returncode == 0
     assert again.end() == 0

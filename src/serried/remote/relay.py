@@ -156,16 +156,22 @@ def through_tunnel(
                 ended.append(
                     session.call(request, stdin=stdin, on_output=_writer(taken), on_errors=_writer(2), is_live=True)
                 )
-            except (SerriedError, OSError) as lost:
+            except (SerriedError, OSError, ValueError) as lost:  # of a closed file, after Ctrl-C
                 ended.append(lost if isinstance(lost, SerriedError) else ConnectionLost(str(lost)))
             finally:
                 os.close(taken)
 
         thread = threading.Thread(target=call, daemon=True)
         thread.start()
-        last = carry(takes, gives)
-        for descriptor in (takes, gives):
-            os.close(descriptor)
+        try:
+            last = carry(takes, gives)
+        except BaseException:
+            session.close()
+            thread.join(_GLANCE_SECONDS)  # it may still connect
+            raise
+        finally:
+            for descriptor in (takes, gives):
+                os.close(descriptor)
         thread.join()
     problem = ended[0]
     if isinstance(problem, ConnectionLost):
