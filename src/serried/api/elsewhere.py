@@ -235,8 +235,8 @@ def submit(
     run: Run
     if calls and sent:
         content = calls.pickled(sent.root)
-        needs = list(sys.version_info[:2]) if b"cloudpickle.cloudpickle" in content else None
-        values["function"] = {"name": calls.short_name, "version": list(sys.version_info[:2]), "needs": needs}
+        has_code = b"cloudpickle.cloudpickle" in content
+        values["function"] = {"name": calls.short_name, "version": sys.version_info[:2], "has_code": has_code}
     try:
         frames.encode_json(0, frames.REQUEST, values)
     except (TypeError, ValueError) as problem:
@@ -254,13 +254,11 @@ def submit(
                 seen.append(text)
             if run:
                 relay.renew(session)
-                break
-        else:
-            raise SerriedError(f"the warnings of `{error.cluster}` change with each look, and nothing was submitted")
-    with contextlib.suppress(SerriedWarning):  # the run is submitted, and an error would lose it for the caller
-        for text in later:
-            warnings.warn(text, SerriedWarning, stacklevel=3)
-    return run
+                with contextlib.suppress(SerriedWarning):  # it is submitted, and an error would lose it for the caller
+                    for text in later:
+                        warnings.warn(text, SerriedWarning, stacklevel=3)
+                return run
+    raise SerriedError(f"the warnings of `{error.cluster}` change with each look, and nothing was submitted")
 
 
 def _submitted(
@@ -401,8 +399,8 @@ def _prepared(
         python = next(filter(None, map(shell.which, (wanted, "python3"))), sys.executable)
         plan = plan._replace(command=(python, *plan.command[1:]))
     prepared = prepare(plan, decided.resolved, os.environ, decided.each, decided.jobs)
-    if function and function["needs"]:
-        _check_python(prepared, function["needs"])
+    if function and function["has_code"]:
+        _check_python(prepared, function["version"])
     return prepared._replace(calls=content)
 
 

@@ -60,6 +60,7 @@ def wait_command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -
     if not there:
         wait_for(here, as_json=as_json, seconds=seconds, timeout=timeout)
         return
+    _live_of(there)
     end, documents, statuses = time.monotonic() + (seconds or 0), [], [0]
     for cluster, words in there.items():
         left = [] if seconds is None else ["--timeout", f"{max(round(end - time.monotonic()), 1)}s"]
@@ -274,10 +275,7 @@ def command(*, runs: tuple[str, ...], yes: bool, save: bool, now: bool, forget: 
             run_view.say_how(status)
     live = [status for status in found if not status.has_ended]
     named = {it.id: (it.summary.name, it.state) if it.summary else ("?", UNCERTAIN) for it in live}
-    for cluster, words in there.items():
-        from serried.api import elsewhere  # most runs are here
-
-        named |= elsewhere.ask(cluster, "described", _live, runs=words)
+    named |= _live_of(there)
     if named and not _may_stop(named, yes=yes):
         return
     how = [word for word, is_given in (("--save", save), ("--now", now)) if is_given]
@@ -304,8 +302,18 @@ def _stop(live: Sequence[RunStatus], *, save: bool, now: bool) -> None:
         run_view.say_how(status)
 
 
-def _live(rows: Iterable[tuple[Mapping[str, Any], object]]) -> dict[str, tuple[str, str]]:
-    return {row["id"]: (row["name"] or "?", row["state"]) for row, _ in rows if row["state"] not in names.ENDED}
+def _live_of(there: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, str]]:
+    """The name and state of each run of other clusters that has not ended. Raises NotConnected if one cannot say."""
+
+    def live(rows: Iterable[tuple[Mapping[str, Any], object]]) -> dict[str, tuple[str, str]]:
+        return {row["id"]: (row["name"] or "?", row["state"]) for row, _ in rows if row["state"] not in names.ENDED}
+
+    found: dict[str, tuple[str, str]] = {}
+    for cluster, words in there.items():
+        from serried.api import elsewhere  # most runs are here
+
+        found |= elsewhere.ask(cluster, "described", live, runs=words)
+    return found
 
 
 def _may_stop(live: Mapping[str, tuple[str, str]], *, yes: bool) -> bool:
