@@ -470,17 +470,37 @@ def test_a_run_that_is_followed_is_quiet_until_it_writes_and_says_once_what_was_
     (tmp_path / "to/b.csv").mkdir(parents=True)
     (tmp_path / "to/a.csv").write_text("of somebody else\n")
     noted = []
-    looks = Looks(tmp_path / "run", [], ["a.csv", "b.csv", "c.csv"], ["a.csv", "b.csv"], None)
+    looks = Looks(tmp_path / "run", [], ["a.csv", "b.csv", "\x1b[31mc.csv"], ["a.csv", "b.csv"], None)
 
     def look(seconds):
         return looks(seconds)._replace(note=lambda report: noted.append(report.copied))
 
     fetch_command.FollowedCopy(tmp_path / "to", force=False).until_the_end(look)
     lines = [line for line in capsys.readouterr().err.splitlines() if line]
-    assert noted == [["c.csv"], []]
+    assert noted == [["\x1b[31mc.csv"], []]
     assert lines == [
-        "copied 1 file, 6 B: `c.csv`",
+        "copied 1 file, 11 B: `\\x1b[31mc.csv`",
         "warning: different files exist and were kept: `a.csv`",
         "hint: `--force` overwrites them",
         "warning: could not copy `b.csv`: the target is a folder",
     ]
+
+
+def test_copies_of_a_look_that_broke_off_are_replaced_by_the_next_one(tmp_path, monkeypatch):
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(fetch_command.time, "sleep", lambda _: None)
+    looks, lost = Looks(tmp_path / "run", ["a.csv"], [], None), [NotConnected("dead")]
+
+    def breaking(entries, **how):
+        fetch.copy(entries, target=tmp_path / "to", **how)
+        (tmp_path / "run/a.csv").write_text("a.csv\nand more\n")
+        raise lost.pop()
+
+    def look(seconds):
+        found = looks(seconds)
+        return found._replace(copy=breaking) if lost else found
+
+    followed = fetch_command.FollowedCopy(tmp_path / "to", force=False)
+    followed.until_the_end(look)
+    assert (tmp_path / "to/a.csv").read_text() == "a.csv\nand more\n"
+    assert followed.copied == {"a.csv": 15}

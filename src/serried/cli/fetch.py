@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import time
@@ -94,6 +95,8 @@ class FollowedCopy:
         self.copied: dict[str, int] = {}
         """Bytes by path."""
         self._warned: set[str] = set()
+        self._ours: dict[str, frozenset[tuple[int, int]]] = {}
+        """The states of copies by path, as a copy that breaks off is not noted over there."""
 
     def until_the_end(self, look: Callable[[float], _Look]) -> None:
         """Copy what each `look` finds, which waits for the end so many seconds. Ctrl-C ends the command."""
@@ -123,6 +126,10 @@ class FollowedCopy:
     def __str__(self) -> str:
         return f"{counted(len(self.copied), 'file')}, {spell(sum(self.copied.values()))}"
 
+    def known(self, entries: Sequence[FetchEntry]) -> list[FetchEntry]:
+        """The entries, which may replace all copies of this command."""
+        return [dataclasses.replace(it, replaces=it.replaces | self._ours.get(it.path, frozenset())) for it in entries]
+
     def _copy(
         self,
         entries: Sequence[FetchEntry],
@@ -137,7 +144,14 @@ class FollowedCopy:
             done += count
             line.update(f"{self}; copying: {spell(done)}")
 
-        report = copy(entries, force=self._force, observe=observe)
+        entries = self.known(entries)
+        before = {entry.path: fetch.state_of(self.target / entry.path) for entry in entries}
+        try:
+            report = copy(entries, force=self._force, observe=observe)
+        finally:
+            for path, state in before.items():
+                if (after := fetch.state_of(self.target / path)) and after != state:
+                    self._ours[path] = self._ours.get(path, frozenset()) | {after}
         sizes = {entry.path: entry.bytes for entry in report.there}
         self.copied |= {path: sizes[path] for path in report.copied}
         if report.copied:
@@ -196,6 +210,7 @@ def _from_here(
     report, found = Report(), None
     if target is not None:
         found = fetch.find_files(selection, patterns, target.expanduser())
+        found = found._replace(entries=followed.known(found.entries)) if followed else found
         is_new = not target.expanduser().is_dir() or not any(target.expanduser().iterdir())
         report = _copy(found, target, force=force, dry_run=dry_run)
     has_failed = _has_failed(followed, report, status.state)
@@ -275,7 +290,8 @@ def _from_cluster(
             is_missing = status != 0
             listed = ListedFiles(session, run, patterns, folder)
         with _progress(listed.entries) as observe:
-            report = listed.copy(listed.entries, force=force, dry_run=dry_run, observe=observe)
+            entries = followed.known(listed.entries) if followed else listed.entries
+            report = listed.copy(entries, force=force, dry_run=dry_run, observe=observe)
         has_failed = _has_failed(followed, report, listed.facts["state"])
         if as_json:
             nodes = json.loads(answer)["nodes"] if answer else []
@@ -378,11 +394,11 @@ def _warn_of_rest(report: Report) -> None:
     if report.kept:
         console.warning(f"different files exist and were kept: {_named(report.kept)}", hint="`--force` overwrites them")
     for path, problem in list(report.problems.items())[:_NAMED]:
-        console.warning(f"could not copy `{path}`: {problem}")
+        console.warning(f"could not copy `{printable(path)}`: {printable(problem)}")
     if len(report.problems) > _NAMED:
         console.warning(f"nor {len(report.problems) - _NAMED} more files")
 
 
 def _named(paths: list[str]) -> str:
     more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
-    return ", ".join(f"`{path}`" for path in paths[:_NAMED]) + more
+    return ", ".join(f"`{printable(path)}`" for path in paths[:_NAMED]) + more

@@ -31,7 +31,6 @@ from serried.records.status import is_over, never_starts, statuses_of, wait
 from serried.remote import project
 from serried.remote.client import RemoteSession
 from serried.schema.layout import project_folder, sent_tree
-from serried.schema.outputs import is_append_only
 from serried.submission import fetch as local
 from serried.submission.fetch import COPIED, EQUAL_SIZE, KEPT, SAME, FetchEntry, Outcome, Report
 from serried.submission.reconcile import find_out
@@ -326,15 +325,15 @@ def matches(values: Mapping[str, Any], _content: BinaryIO, output: BinaryIO) -> 
 
 
 def note(values: Mapping[str, Any], content: BinaryIO, _output: BinaryIO) -> dict[str, Any]:
-    """Note the copied files that have not changed since."""
+    """Note the states in which files were copied, whatever they are now: the next fetch may replace these copies."""
     selection = _selected(values)
     found = _matches(values, selection)
-    copied = {path: (size, changed) for path, size, changed in json.loads(content.read())}
-    there = []
-    for entry in found.entries:
-        size, changed = copied.get(entry.path, (-1, -1))
-        if entry.state == (size, changed) or (is_append_only(entry.source.name) and 0 <= size <= entry.bytes):
-            there.append(dataclasses.replace(entry, bytes=size, changed=changed))
+    copied = {path: (int(size), int(changed)) for path, size, changed in json.loads(content.read())}
+    there = [
+        dataclasses.replace(entry, bytes=copied[entry.path][0], changed=copied[entry.path][1])
+        for entry in found.entries
+        if entry.path in copied
+    ]
     local.note_fetched(selection, found, Report(there=there), Path(os.devnull))
     return {}
 

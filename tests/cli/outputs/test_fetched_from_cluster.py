@@ -155,6 +155,18 @@ def test_of_a_file_that_grows_whole_lines_come_and_then_only_new_ones(started, l
     assert tree(tmp_path / "to") == {"a/log.jsonl": "short\nend"}
 
 
+def test_a_file_that_changes_after_its_copy_is_copied_again(started, link, tmp_path):
+    made = started()
+    put(made.where.source, {"best.pt": "first"})
+    listed = files.ListedFiles(link, "last", (), tmp_path / "to", 0)
+    report = listed.copy(listed.entries, force=False, dry_run=False, observe=lambda _: None)
+    put(made.where.source, {"best.pt": "the second one"}, 60)
+    listed.note(report)
+    assert described(made)[1].unfetched == 1
+    assert fetch(link, tmp_path / "to").to_json()["copied"] == ["best.pt"]
+    assert described(made)[1].unfetched == 0
+
+
 def test_links_and_paths_that_lead_out_of_the_folder_are_refused(started, link, tmp_path):
     made = started()
     put(made.where.results, {"a/fine": "x"})
