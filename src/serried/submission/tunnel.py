@@ -19,7 +19,7 @@ from serried import schedulers
 from serried.base import NamedTuple, files, frames, shell
 from serried.base.errors import SerriedError, UsageError
 from serried.records.index import Selection
-from serried.records.status import Pace, RunStatus, latest_attempt, never_starts, statuses_of, why_never
+from serried.records.status import Pace, RunStatus, attempt_numbers, never_starts, statuses_of, why_never
 from serried.schema import names
 from serried.schema.plan import Plan
 from serried.submission import script
@@ -74,7 +74,7 @@ def serve(target: TunnelTarget, say: Callable[[str], None]) -> None:
     if not status.has_ended:
         facts = _facts(status, target)
         _send(frames.OUTPUT, facts)
-        with _on_node(status, target, facts["port"], is_on_stdio=True) as process:
+        with _on_node(status, target, facts["port"], piped=False) as process:
             process.wait()
         status = statuses_of([target.selection])[0]
     _send(frames.EXIT, end_of(status) if status.has_ended else {})
@@ -114,13 +114,9 @@ def _await_attempt(target: TunnelTarget, say: Callable[[str], None]) -> RunStatu
             reason = f": {status.scheduler_explanation}" if status.state == names.PENDING and status.reason else ""
             say(f"waiting for {status.id}, which is {status.state}{reason}")
             seconds = pace.after([status])
-        until, before = time.monotonic() + seconds, latest_attempt(selection.place)
-        while time.monotonic() < until and _number(latest_attempt(selection.place)) == _number(before):
+        until, before = time.monotonic() + seconds, attempt_numbers(selection.place)
+        while time.monotonic() < until and attempt_numbers(selection.place) == before:
             time.sleep(min(1.0, seconds))
-
-
-def _number(attempt: Any) -> int:
-    return attempt.number if attempt else 0
 
 
 def _facts(status: RunStatus, target: TunnelTarget) -> dict[str, Any]:
@@ -135,16 +131,14 @@ def _facts(status: RunStatus, target: TunnelTarget) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _on_node(status: RunStatus, target: TunnelTarget, port: int, *, is_on_stdio: bool = False) -> Iterator[shell.Child]:
+def _on_node(status: RunStatus, target: TunnelTarget, port: int, *, piped: bool = True) -> Iterator[shell.Child]:
     """The program beside the ranks. Raises SerriedError if it ends, and its attempt does not."""
     words = [str(status.attempt), str(port), *([] if status.task is None else [str(status.task)])]
     text = script.render_errand(status.record.plan, ("tunnel", *words), python=sys.executable)
     argv = joining(status, target.node, text, (), has_terminal=False)
     with tempfile.TemporaryFile() as errors:
         environment = schedulers.scrub(os.environ)
-        process = shell.converse(
-            argv, stderr=errors, own_session=not is_on_stdio, env=environment, piped=not is_on_stdio
-        )
+        process = shell.converse(argv, stderr=errors, own_session=piped, env=environment, piped=piped)
         try:
             yield process
         finally:

@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from serried.base import files
@@ -22,7 +21,6 @@ from serried.base.hosts import LOOPBACK
 from serried.schema import names
 from serried.schema.layout import RunDirectory
 
-NEAR_END_SECONDS = 600
 POLL_SECONDS = 0.2
 
 
@@ -45,16 +43,11 @@ def _serve(folder: Path) -> int:
     words += ["--allow-root"] if os.getuid() == 0 else []
     process = subprocess.Popen([sys.executable, "-m", "jupyterlab", *words], env=environment)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-    near_end = float(os.environ.get(names.DEADLINE) or "inf") - NEAR_END_SECONDS
     is_known = False
     while process.poll() is None:
         if not is_known and (server := files.read_json(folder / f"jpserver-{process.pid}.json")):
             files.write_json(_place(), {"port": server["port"], "token": token})
             is_known = True
-        if time.time() >= near_end:
-            left = max(near_end + NEAR_END_SECONDS - time.time(), 0)
-            print(f"the job ends in {left / 60:.0f} minutes: its time limit; save your notebooks", flush=True)
-            near_end = float("inf")
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(POLL_SECONDS)
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
