@@ -184,23 +184,14 @@ class FarRun(Run):
         ask(self._cluster, "returned", str, self.id, timeout=timeout, content=content)
         return bytes(content)
 
-    def rerun(
-        self,
-        *,
-        failed: bool | None = None,
-        fresh: bool = False,
-        new_code: bool = False,
-        name: str | None = None,
-        yes: bool = False,
-    ) -> Run:
-        how = {"failed": failed, "fresh": fresh, "new_code": new_code, "name": name}
+    @functools.wraps(Run.rerun)
+    def rerun(self, *, yes: bool = False, **how: Any) -> Run:  # type: ignore[override]  # `bind` refuses others
+        inspect.signature(Run.rerun).bind(self, **how)
         variables = secrets_in(Path.cwd(), self._cluster, os.environ)
         error = Elsewhere(self._cluster, f"run `{self.id}` is on cluster `{self._cluster}`", variables=variables)
-        return submit(error, {"run": self.id, "how": how}, Path() if new_code else None, yes=yes)
+        return submit(error, {"run": self.id, "how": how}, Path() if how.get("new_code") else None, yes=yes)
 
     def stop(self, *, save: bool = False, now: bool = False) -> None:
-        if save and now:
-            raise ValueError("`save` and `now` are mutually exclusive")
         how = {"save": save, "now": now}
         with _session(self._cluster) as session:
             request = _request(Elsewhere(self._cluster, ""), call="stop", run=self.id, arguments=how)

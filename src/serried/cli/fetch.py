@@ -17,7 +17,7 @@ from serried.base.errors import Elsewhere, NotConnected, SerriedError, UsageErro
 from serried.base.text import counted, spell
 from serried.cli import run_view
 from serried.records import outputs
-from serried.records.index import LAST, Selection
+from serried.records.index import Selection
 from serried.records.outputs import MissingOutputs
 from serried.records.status import is_over, never_starts, statuses_of, wait
 from serried.schema.names import COMPLETED
@@ -73,7 +73,7 @@ def command(
     except Elsewhere as elsewhere:
         if target is None:  # its cluster recovers them
             raise
-        run = run.replace(LAST, elsewhere.run, 1) if elsewhere.run else run
+        run = elsewhere.meant(run)
         _from_cluster(elsewhere, run, patterns, target, followed, **how)
     else:
         if followed:

@@ -21,7 +21,7 @@ from serried.base.frames import FrameWire, TunnelEnd
 from serried.base.hosts import LOOPBACK
 from serried.base.text import show_duration
 from serried.cli import TYPED, options, run_view
-from serried.records.index import LAST, Selection
+from serried.records.index import Selection
 from serried.records.record import Record
 from serried.schema import SCHEMA, names
 from serried.schema.layout import sent_tree
@@ -77,7 +77,7 @@ def command(*, run: str, port: str | None, node: int | None, rank: int | None, a
         selection = run_view.select(run)
         run_view.insist_on_one(selection, f" {port}" if port else "")
     except Elsewhere as elsewhere:
-        run = run.replace(LAST, elsewhere.run, 1) if elsewhere.run else run
+        run = elsewhere.meant(run)
         more = [f"--{name}={number}" for name, number in (("node", node), ("rank", rank)) if number is not None]
         _open(run, elsewhere, (local, remote), more=more, as_json=as_json)
         return
