@@ -494,7 +494,7 @@ class Run:
         """Wait, and return what the calls of `serried.map` have returned, in their order.
 
         The first call that failed raises its exception as in `result`; with `return_exceptions`, exceptions are in the
-        list instead. Raises TimeoutError after `timeout` seconds.
+        list instead. Raises TimeoutError after `timeout` seconds, and NotConnected if the connection breaks.
         """
         self.wait(timeout)
         found = []
