@@ -121,11 +121,13 @@ class _Arrivals:
         """Whether the content is wanted, or only its digest to compare."""
         self.received = 0
         self._tries: dict[int, int] = {}
+        self._is_dry_run = False
         self._data = bytearray()
         self._file: tuple[int, dict[str, Any], BinaryIO | None] | None = None
         self._digest = hashlib.sha256()
 
     def decide(self, *, force: bool, dry_run: bool) -> None:
+        self._is_dry_run = dry_run
         for number, entry in enumerate(self.entries):
             path = self._target / entry.path
             try:
@@ -155,6 +157,9 @@ class _Arrivals:
         rows = []
         for number, has_content in self.wanted.items():
             entry, offset = self.entries[number], 0
+            size, grows = entry.bytes, entry.grows
+            if not has_content and (state := local.state_of(self._target / entry.path)) and state[0] < size:
+                size, grows = state[0], True
             if has_content:
                 part, present = self._part(entry), self._target / entry.path
                 with contextlib.suppress(OSError):
@@ -162,7 +167,7 @@ class _Arrivals:
                     if entry.grows and is_new and local.state_of(present) in entry.replaces:
                         shutil.copyfile(present, part, follow_symlinks=False)  # most often it has only grown since
                     offset = part.stat().st_size
-            rows.append((number, str(entry.source), *entry.state, offset if has_content else None, entry.grows))
+            rows.append((number, str(entry.source), size, entry.changed, offset if has_content else None, grows))
         return rows
 
     def reset(self) -> None:
@@ -241,7 +246,13 @@ class _Arrivals:
                 digest = hashlib.sha256()
                 while chunk := present.read(CHUNK):
                     digest.update(chunk)
-                self._end(number, SAME if digest.hexdigest() == facts["sha256"] else KEPT)
+                has_grown = present.tell() < entry.bytes
+                if digest.hexdigest() != facts["sha256"]:
+                    self._end(number, KEPT)
+                elif has_grown and not self._is_dry_run:
+                    self.wanted[number] = True
+                else:
+                    self._end(number, COPIED if has_grown else SAME)
                 return
             self._end(number, KEPT)
         elif file is None:

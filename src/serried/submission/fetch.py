@@ -581,7 +581,7 @@ class _Copying:
 
 
 def decide(entry: FetchEntry, target: Path, observe: OnCopied, *, force: bool) -> str:  # noqa: PLR0911
-    """COPIED, SAME or KEPT; EQUAL_SIZE in place of KEPT where only content can tell, and it is on another machine.
+    """COPIED, SAME or KEPT; EQUAL_SIZE where only content can tell, and it is on another machine.
 
     Raises OSError if `target` cannot be replaced by an entry of this kind.
     """
@@ -604,20 +604,27 @@ def decide(entry: FetchEntry, target: Path, observe: OnCopied, *, force: bool) -
         raise IsADirectoryError(errno.EISDIR, "the target is a folder")
     if force or state in entry.replaces:
         return COPIED
-    if entry.kind != "file" or not stat.S_ISREG(present.st_mode) or entry.bytes != present.st_size:
+    has_grown = present.st_size < entry.bytes and is_append_only(entry.source.name)
+    is_regular = entry.kind == "file" and stat.S_ISREG(present.st_mode)
+    if not (is_regular and (has_grown or entry.bytes == present.st_size)):
         return KEPT
     if entry.link is not None:
         return EQUAL_SIZE
-    return SAME if _is_equal(entry.source, target, observe) else KEPT
+    same = COPIED if has_grown else SAME
+    return same if _is_equal(entry.source, target, observe) else KEPT
 
 
 def _is_equal(source: Path, target: Path, observe: OnCopied) -> bool:
-    """Whether two files of one size have the same content: a run may have written again what the project has."""
+    """Whether `source` begins with `target`: a run may have written again what the project has, or its log has grown.
+
+    A copy that was interrupted is in no ledger.
+    """
     with contextlib.suppress(PermissionError), files.open_regular(source) as wanted, target.open("rb") as present:
-        while (chunk := wanted.read(fs_copy.CHUNK)) == present.read(fs_copy.CHUNK):
+        while chunk := present.read(fs_copy.CHUNK):
             observe(0)
-            if not chunk:
-                return True
+            if wanted.read(len(chunk)) != chunk:
+                return False
+        return True
     return False
 
 

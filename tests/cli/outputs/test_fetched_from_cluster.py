@@ -8,8 +8,10 @@ import random
 import pytest
 
 from serried.base.errors import SerriedError
+from serried.records import index
 from serried.remote import files
 from serried.remote.client import ConnectionLost
+from serried.submission import fetch as fetch_files
 from serried.submission.fetch import Report
 from trees import tree
 from written import described, put
@@ -165,6 +167,23 @@ def test_a_file_that_changes_after_its_copy_is_copied_again(started, link, tmp_p
     assert described(made)[1].unfetched == 1
     assert fetch(link, tmp_path / "to").to_json()["copied"] == ["best.pt"]
     assert described(made)[1].unfetched == 0
+
+
+def test_a_log_that_has_grown_since_an_interrupted_copy_is_copied_and_another_file_is_kept(started, link, tmp_path):
+    made = started()
+    put(made.where.source, {"a.csv": "1\n2\n3\n", "b.csv": "1\n2\n", "c.pt": "12", "empty.csv": "1\n"})
+    listed = fetch_files.find_files(index.find("last"), (), tmp_path)
+    for name in ("far", "here"):
+        put(tmp_path / name, {"a.csv": "1\n2\n", "b.csv": "2\n", "c.pt": "1", "empty.csv": ""}, -999)
+    reports = [
+        fetch(link, tmp_path / "far", dry_run=True),
+        fetch_files.compare(listed.entries, tmp_path / "here", force=False),
+        fetch(link, tmp_path / "far"),
+        fetch_files.copy(listed.entries, tmp_path / "here", force=False, observe=lambda _: None),
+    ]
+    assert [(report.copied, report.kept) for report in reports] == [(["a.csv", "empty.csv"], ["b.csv", "c.pt"])] * 4
+    now = {"a.csv": "1\n2\n3\n", "b.csv": "2\n", "c.pt": "1", "empty.csv": "1\n"}
+    assert [tree(tmp_path / "far"), tree(tmp_path / "here")] == [now, now]
 
 
 def test_links_and_paths_that_lead_out_of_the_folder_are_refused(started, link, tmp_path):
