@@ -4,14 +4,17 @@ import json
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import pytest
 from local_shell import LoginNode
 
+from serried.base import frames
 from serried.base.errors import SerriedError, SubmissionUncertain
+from serried.base.frames import FrameWire
 from serried.remote import far_part
-from serried.remote.client import RemoteRequest, RemoteSession
+from serried.remote.client import ConnectionLost, RemoteRequest, RemoteSession, _Exchange
 
 VERSION = RemoteRequest(("--version",), {}, changes=False)
 SHELLS = ("bash", "dash", "fish", "tcsh", "zsh")
@@ -219,3 +222,14 @@ def _interrupting():
     os.kill(os.getpid(), signal.SIGINT)
     while True:
         yield b"more"
+
+
+def test_input_that_the_connection_does_not_take_yet_is_not_read(tmp_path):
+    (tmp_path / "input").write_bytes(bytes(1 << 24))
+    (reads, taken), (unread, writes) = os.pipe(), os.pipe()
+    wire = FrameWire(reads, writes)
+    with (tmp_path / "input").open("rb", 0) as stdin, pytest.raises(ConnectionLost):
+        _Exchange(stdin, bytes, bytes).relay(wire, 1, deadline=time.monotonic())
+    assert len(wire.backlog) < frames.LONGEST + 2 * frames.CHUNK
+    for descriptor in (reads, taken, unread, writes):
+        os.close(descriptor)

@@ -77,9 +77,8 @@ def command(*, run: str, port: str | None, node: int | None, rank: int | None, a
         selection = run_view.select(run)
         run_view.insist_on_one(selection, f" {port}" if port else "")
     except Elsewhere as elsewhere:
-        run = elsewhere.meant(run)
         more = [f"--{name}={number}" for name, number in (("node", node), ("rank", rank)) if number is not None]
-        _open(run, elsewhere, (local, remote), more=more, as_json=as_json)
+        _open(elsewhere.meant(run), elsewhere, (local, remote), more=more, as_json=as_json)
         return
     plan = selection.record.plan
     if remote is None and NOTEBOOK[-1] not in plan.command:
