@@ -214,6 +214,22 @@ def test_an_id_that_two_users_have_is_neither_users(serried, make):
     assert f"  user        {EVE}\n" in serried("show", "aaaaaa").out
 
 
+@pytest.mark.usefixtures("root")
+def test_files_that_only_a_plan_names_are_not_looked_at(serried, make, tmp_path):
+    run = make("aaaaaa")
+    pipe = run.where.source / "checkpoint-20" / "trainer_state.json"
+    make_directory(pipe.parent)
+    os.mkfifo(pipe)
+    (pipe.parent / "pytorch_model.bin").write_text("x")
+    make_directory(tmp_path / "elsewhere")
+    os.mkfifo(tmp_path / "elsewhere" / "serried.toml")
+    run.ending("TIMEOUT", exit_code=124, cause="limit", conditions=[{"code": "no-checkpoint", "message": "none"}])
+    give(run, source={**run.plan.source._asdict(), "directory": str(tmp_path / "elsewhere")})
+    for word in ("why", "report", "show"):
+        done = serried(word, "aaaaaa")
+        assert (done.code, "resume from" in done.out) == (0, False)
+
+
 HOSTILE = {
     "of another run": {"run": "bbbbbb"},
     "too many ranks": {"allocation": {"nodes": 10**9, "ranks": 10**9, "gpus": 0, "cpus": 1}},

@@ -244,7 +244,9 @@ class StrayCheckpoint(NamedTuple):
 
 
 def newest_stray_checkpoint(selection: Selection) -> StrayCheckpoint | None:
-    """The newest complete checkpoint among the outputs."""
+    """The newest complete checkpoint among the outputs, not of others' runs."""
+    if selection.record.owner:  # a plan may name any folder
+        return None
     try:
         plan = selection.record.plan
     except RecordUnreadable:
