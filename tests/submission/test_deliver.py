@@ -107,6 +107,13 @@ def test_a_root_of_another_user_has_a_folder_of_each_user(ask, root):
         ask()
 
 
+def test_a_root_that_is_a_link_to_an_own_folder_stays(ask, root, tmp_path):
+    root.symlink_to(tmp_path / "own")
+    assert Path(ask().plan.directory).parents[2] == root
+    (tmp_path / "own").mkdir(mode=0o755)
+    assert Path(ask().plan.directory).parents[2] == root
+
+
 def test_a_shared_root_in_which_members_can_delete_is_warned_of(ask, root):
     root.mkdir()
     root.chmod(0o2770)

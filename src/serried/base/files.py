@@ -37,7 +37,7 @@ MODES = {"user": Modes(0o700, 0o600, 0o077), "group": Modes(0o750, 0o640, 0o027)
 GROUP_FILE, GROUP_DIRECTORY = MODES["group"].file, MODES["group"].directory
 """Of what ranks write. Their umask takes the group's part away, unless the run is shared."""
 
-_OWNERS: Dict[str, int] = {}
+_OWNERS: Dict[Path, int] = {}
 """Folders of other users that this process reads, and their owners."""
 
 
@@ -46,12 +46,12 @@ def trust_only(folder: Path, owner: int) -> None:
 
     A link that another user has left there may lead to a file of this user, who would then print or copy it.
     """
-    _OWNERS[f"{folder}/"] = owner
+    _OWNERS[folder] = owner
 
 
 def _owner_of(path: Path) -> Optional[int]:
     """Whose a file has to be; None if anybody's will do."""
-    return next((owner for folder, owner in _OWNERS.items() if str(path).startswith(folder)), None)
+    return next((_OWNERS[folder] for folder in path.parents if folder in _OWNERS), None) if _OWNERS else None
 
 
 def check_ours_alone(folder: Path) -> None:
@@ -82,7 +82,8 @@ def user_name(uid: int) -> str:
 
 def own_folder(folder: str) -> str:
     """`folder`, or `folder/USER` if another user owns `folder` or can write there. A missing folder becomes ours."""
-    is_ours = not os.path.lexists(folder) or is_ours_alone(Path(os.path.realpath(folder)))
+    is_missing = not os.path.exists(folder)  # noqa: PTH110 - Path raises where it may not look
+    is_ours = is_missing or is_ours_alone(Path(os.path.realpath(folder)))
     return folder if is_ours else os.path.join(folder, user_name(os.getuid()))  # noqa: PTH118 - both are text
 
 
