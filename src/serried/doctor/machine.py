@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import IO
 
 from serried import config, schedulers
 from serried.base import shell
@@ -147,18 +146,12 @@ class Machine:
 
     def root_clock(self) -> tuple[str, ...]:
         folder = _existing(self.root)
-        with _file_in(folder) as file:
-            file.write(b"serried\n")
-            file.flush()
-            skew = os.fstat(file.fileno()).st_mtime - time.time()
+        skew = _write_in(folder) - time.time()
         if abs(skew) < SKEW_SECONDS:
             return OK, f"differs by less than {SKEW_SECONDS:g} s"
         which = "ahead of" if skew > 0 else "behind"
-        return (
-            NOTE,
-            f"the clock of `{folder}` is {duration(abs(skew))} {which} this machine's",
-            "tell the site's support",
-        )
+        seen = f"the clock of `{folder}` is {duration(abs(skew))} {which} this machine's"
+        return NOTE, seen, "tell the site's support"
 
     def home(self) -> tuple[str, ...]:
         if not self.environ.get("HOME"):
@@ -178,9 +171,7 @@ class Machine:
     def _folder(self, folder: Path) -> tuple[str, ...]:
         """Whether files can be created in a folder, or in the nearest one above, and how much space there is."""
         there = _existing(folder)
-        with _file_in(there) as file:
-            file.write(b"serried\n")
-            file.flush()
+        _write_in(there)
         space = os.statvfs(there)
         free, size = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
         seen = f"`{folder}`: {spell(free)} free"
@@ -224,11 +215,8 @@ class Machine:
             return NOT_TESTED, f"at most {limit}; this system has no /proc"
         own = sum(1 for _ in _own_processes())
         if limit - own < FEW_PROCESSES:
-            return (
-                NOTE,
-                f"{own} of {limit}, other threads not counted",
-                "ps -u $USER -L shows them: end what you need no more",
-            )
+            fix = "ps -u $USER -L shows them: end what you need no more"
+            return NOTE, f"{own} of {limit}, other threads not counted", fix
         return OK, f"{own} of {limit}"
 
     def open_files(self) -> tuple[str, ...]:
@@ -248,12 +236,13 @@ class Machine:
         return OK, ", ".join(seen)
 
 
-@contextlib.contextmanager
-def _file_in(folder: Path) -> Iterator[IO[bytes]]:
-    """A file without a name. Raises OSError with the name of the folder."""
+def _write_in(folder: Path) -> float:
+    """The time of a new file without a name. Raises OSError with the name of the folder."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            yield file
+            file.write(b"serried\n")
+            file.flush()
+            return os.fstat(file.fileno()).st_mtime
     except OSError as error:
         error.filename = str(folder)
         raise
