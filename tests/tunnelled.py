@@ -68,7 +68,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
     known = Path(os.environ["JUPYTER_RUNTIME_DIR"], f"jpserver-{os.getpid()}.json")
     aside = known.with_suffix(".part")
-    aside.write_text(json.dumps({"port": server.server_address[1]}))
+    aside.write_text(json.dumps({"port": server.server_address[1], "token": token}))
     aside.rename(known)
     server.serve_forever()
 """

@@ -45,6 +45,13 @@ def test_a_notebook_is_opened_by_its_token_alone_and_opened_again(place: Place, 
     again.close()
 
 
+def test_a_notebook_that_would_have_another_token_is_ended(local: Place) -> None:
+    (local.project / "jupyterlab.py").write_text(JUPYTERLAB.replace('"token": token', '"token": ""'))
+    done = local.serried("notebook", "--cluster", "local", *SIZE)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "  | another token is set: remove `token` from ~/.jupyter/jupyter_server_config.*\n" in done.stderr
+
+
 def test_an_environment_without_jupyterlab_is_an_error_here_and_in_why(local: Place) -> None:
     if importlib.util.find_spec("jupyterlab"):
         pytest.skip("JupyterLab is installed")

@@ -40,12 +40,16 @@ def _serve(folder: Path) -> int:
     with socket.create_server((LOOPBACK, 0)) as free:
         port = free.getsockname()[1]
     words = ["--no-browser", f"--ServerApp.ip={LOOPBACK}", f"--ServerApp.port={port}", "--ServerApp.port_retries=50"]
-    words += ["--allow-root"] if os.getuid() == 0 else []
+    words += ["--ServerApp.base_url=/", *(["--allow-root"] if os.getuid() == 0 else [])]
     process = subprocess.Popen([sys.executable, "-m", "jupyterlab", *words], env=environment)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     is_known = False
     while process.poll() is None:
         if not is_known and (server := files.read_json(folder / f"jpserver-{process.pid}.json")):
+            if server["token"] != token:  # settings of the user come before ours
+                print("another token is set: remove `token` from ~/.jupyter/jupyter_server_config.*", file=sys.stderr)
+                process.kill()
+                return 1
             files.write_json(_place(), {"port": server["port"], "token": token})
             is_known = True
         with contextlib.suppress(subprocess.TimeoutExpired):
