@@ -197,4 +197,4 @@ def page(chapters: Mapping[str, Mapping[str, Any]]) -> str:
         lines += table(chapter, kept)
         if kept["machine"] != usual:
             lines += [f"Machine: {kept['machine']}.", ""]
-    return "\n".join([*lines, "[All pages](index.md)", ""])
+    return "\n".join([*lines, "[All pages](../index.md)", ""])

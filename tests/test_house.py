@@ -330,11 +330,11 @@ def test_only_the_shell_starts_processes_on_the_submitting_side(path: Path):
     assert by_import | by_os == set()
 
 
-MOST_LINES, MOST_MODULES = 90_000, 330
+MOST_LINES, MOST_MODULES = 82_822, 308
 """Of `src`. Every reader, every start of an agent and every run of the tests pays for them: these only fall."""
-MOST_LINES_OF_TESTS = 90_000
-MOST_IN_A_FOLDER = 18
-LARGER_FOLDERS = {"cli": 34, "schema": 26, "base": 18}
+MOST_LINES_OF_TESTS = 74_191
+MOST_IN_A_FOLDER = 15
+LARGER_FOLDERS = {"cli": 32, "schema": 22, "base": 17, "records": 16, "submission": 16, "train": 16}
 """`cli` has a module for each command. The others are to fall to `MOST_IN_A_FOLDER`."""
 
 
@@ -342,7 +342,7 @@ def lines_in(folder: Path) -> int:
     return sum(path.read_bytes().count(b"\n") for path in folder.rglob("*.py"))
 
 
-MOST_SUBSCRIPTS, MOST_DICTIONARIES = 420, 170
+MOST_SUBSCRIPTS, MOST_DICTIONARIES = 355, 142
 """Of `agent` and `schema`: fields that are read by `record["name"]`, and functions that take or return a record without
 a type. These only fall, until no dictionary leaves the codecs."""
 UNTYPED = re.compile(r"\b([Dd]ict|Mapping)\[str, Any\]|\bMessage\b")
@@ -363,7 +363,7 @@ def test_fewer_records_are_dictionaries():
     assert sum(any(map(UNTYPED.search, texts)) for texts in hints) <= MOST_DICTIONARIES
 
 
-FEATURES = ("bench", "cleanup", "importing", "lab", "resume_check")
+FEATURES = ("bench", "cleanup", "doctor", "importing", "lab", "resume_check")
 """Rooms that could be deleted with their commands, and nothing else would notice."""
 
 
