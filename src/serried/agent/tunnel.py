@@ -16,11 +16,11 @@ LOOK_SECONDS = 2.0
 
 
 def main(arguments: List[str]) -> int:
-    """`tunnel ATTEMPT PORT [TASK]`: until the attempt or the command on the login node ends."""
+    """`tunnel ATTEMPT PORT [TASK]`: run until the attempt ends, or the command on the login node."""
     number, port, *task = map(int, arguments)
     attempt = Attempt.load(run_directory(), task[0] if task else None, number)
     wire = FrameWire(os.dup(0), os.dup(1))
-    os.dup2(2, 1)  # what is printed by mistake must not be read as a frame
+    os.dup2(2, 1)  # a stray print must not be read as a frame
     end, looked = TunnelEnd(wire, lambda: _addresses(port)), time.monotonic()
     end.send(0, frames.OUTPUT, b"{}")
     while not wire.has_ended:
@@ -34,8 +34,8 @@ def main(arguments: List[str]) -> int:
 
 
 def _addresses(port: int) -> Iterator[Address]:
-    """The loopback first: a server that listens on all addresses is there, too."""
+    """Where a server may listen. Loopback comes first: servers on all addresses also answer there."""
     yield socket.AF_INET, (LOOPBACK, port)
     yield socket.AF_INET6, ("::1", port)
-    for address in own_addresses(()):  # may ask a name server
+    for address in own_addresses(()):  # may query a name server
         yield socket.AF_INET, (address, port)

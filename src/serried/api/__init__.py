@@ -1,6 +1,6 @@
 """The Python API: `serried.submit`, `serried.runs`, `serried.find` and `Run`. It does what the commands do.
 
-For a run on a cluster behind a login node, `elsewhere` has another `Run`, which asks this one over there.
+For runs on a cluster behind a login node, `elsewhere` has a subclass of `Run`, which calls `Run` over there.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Calls:
 
 
 def named(plan: Plan, function: str) -> Plan:
-    """The plan of a function, whose name is that of the experiment unless another is named."""
+    """The plan of a function. Its experiment has the function's name unless another is named."""
     return plan._replace(experiment=function) if plan.experiment == FUNCTION_PROGRAM else plan
 
 
@@ -132,7 +132,7 @@ def loaded(content: bytes, run: str) -> Any:
     Raises RunFailed if the value or the exception cannot be loaded here.
     """
     try:
-        found: dict[str, Any] = pickle.loads(content)  # noqa: S301 - our user's
+        found: dict[str, Any] = pickle.loads(content)  # noqa: S301 - the user's own
         if "value" in found:
             return pickle.loads(found["value"])  # noqa: S301
     except Exception as unknown:  # its class decides
@@ -296,9 +296,9 @@ def map(function: Callable[..., Any], *iterables: Iterable[Any], **options: Any)
 
 
 def runs() -> RunList:
-    """All runs that have a record, also those on clusters that `serried login` has connected to, the newest first.
+    """All runs that have a record, also on clusters that `serried login` has connected to, the newest first.
 
-    A cluster that does not answer within two seconds is named in a SerriedWarning; its runs are those it listed last.
+    A SerriedWarning names a cluster that does not answer within two seconds; its runs are as it listed them last.
     """
     found = []
     for record in index.records():
@@ -330,7 +330,7 @@ class Output:
     path: Path
     """Relative to the project's folder; for a whole array, below the task's number."""
     file: Path
-    """The full path; a `PurePosixPath` if the file is on another cluster."""
+    """The full path; a `PurePosixPath` for a file on another cluster."""
     bytes: int
     changed: float
     """Seconds since the epoch."""
@@ -342,7 +342,7 @@ class Run:
     """A run, or one task of an array. Each call reads the run's files and queries its scheduler."""
 
     _cluster: str | None = None
-    """The cluster behind whose login node it is; None if its files are here."""
+    """The cluster of the run, if it is behind a login node; None if the run's files are here."""
 
     def __init__(self, record: Record, task: int | None = None) -> None:
         self._selection = Selection(record, task)
@@ -370,7 +370,7 @@ class Run:
     def directory(self) -> Path:
         """The run directory (the task's), with `checkpoints/`, `results/` and `attempts/`.
 
-        Of a run on another cluster, it is a `PurePosixPath`, which names the folder there.
+        For a run on another cluster, it is a `PurePosixPath`: the folder there.
         """
         return self._selection.place.path
 
@@ -474,8 +474,8 @@ class Run:
         Raises the function's exception, with the traceback in the rank as a note; RunFailed if the run ended before
         the function; TimeoutError after `timeout` seconds; UsageError for a whole array, which has `results`.
 
-        The value is unpickled, also if it comes from another cluster. This may run code of whoever can write to the
-        run directory: your own account there, and its administrators.
+        The value is unpickled, even if it comes from another cluster. This can run code of anyone who can write to the
+        run directory: your own account there, and the administrators.
         """
         return loaded(self._returned(timeout), self.id)
 
@@ -593,7 +593,7 @@ class RunList(list[Run]):
     """A list of runs, and a table in a notebook."""
 
     def to_json(self) -> list[dict[str, Any]]:
-        """The runs as `serried ps --json` prints them, after one query for all, and one for each cluster."""
+        """The runs as `serried ps --json` prints them: one query for all that are here, and one for each cluster."""
         return [document for document, _ in self.described()]
 
     def _repr_html_(self) -> str:
@@ -602,7 +602,7 @@ class RunList(list[Run]):
         return f"<table>{''.join(cells)}</table>"
 
     def described(self) -> list[tuple[dict[str, Any], list[str]]]:
-        """Each run as JSON, and as a row of the table."""
+        """Each run as JSON and as a row of the table."""
         from serried.views.run_lines import ended, note_of, total_seconds
 
         now, rows = time.time(), {}

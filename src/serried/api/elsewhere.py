@@ -1,10 +1,10 @@
-"""Runs on clusters behind a login node: `Run` on a laptop asks the same `Run` over there.
+"""Runs on clusters behind a login node: `FarRun` on a laptop calls `Run` over there.
 
     submit, runs, find, FarRun   here: as in `serried.api`, across the link
-    answer                             over there: one call of the API
+    answer                       over there: one call of the API
 
-Sessions stay open for the next call, until this process ends: `run.state` in a loop must not log in each time. What
-comes from the login node is JSON. Only `Run.result` unpickles: what the user's own function returned.
+Sessions stay open until this process ends: `run.state` in a loop must not log in each time. The login node answers in
+JSON. Only `Run.result` unpickles, and only the value that the user's own function returned.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from serried.submission.reconcile import find_out
 from serried.submission.request import Request, decide, secrets_in
 
 _EVERYTHING = 10_000
-"""The most runs of a cluster in a list."""
+"""The most runs of one cluster in a list."""
 _TRIES = 5
-"""Warnings may differ when the cluster looks again."""
+"""Attempts to submit: the warnings of the cluster may differ each time."""
 _RAISED = {kind.__name__: kind for kind in (TimeoutError, TypeError, ValueError)}
 _ID = re.compile(r"[a-z2-9]{6}(/[0-9]+)?")
 Decode = Callable[[Any], Any]
-"""Makes what a call returns of what came. Raises LookupError, TypeError or ValueError for what is no answer."""
+"""Turns an answer into the value of a call. Raises LookupError, TypeError or ValueError if it is not an answer."""
 
 _sessions: dict[tuple[int, str], list[RemoteSession]] = {}
-"""Those that no call uses, by process and cluster: a forked process has none yet."""
+"""Free sessions, by process and cluster: a forked process starts without any."""
 
 
 @atexit.register
@@ -80,7 +80,7 @@ def _session(cluster: str) -> Iterator[RemoteSession]:
     try:
         yield session
     except BaseException as error:
-        if not isinstance(error, (SerriedError, SerriedWarning)):  # an answer may still be under way
+        if not isinstance(error, (SerriedError, SerriedWarning)):  # an answer may still arrive on it
             session.close()
         raise
     finally:
@@ -90,7 +90,7 @@ def _session(cluster: str) -> Iterator[RemoteSession]:
 def ask(
     cluster: str, call: str, decode: Decode, run: str = "", *, content: bytearray | None = None, **arguments: Any
 ) -> Any:
-    """Call the API over there. A call that has waited for a while before its connection broke is repeated."""
+    """Call the API over there. Repeats the call if the connection breaks after a long wait, as in `Run.wait`."""
     while True:
         began = time.monotonic()
         with _session(cluster) as session:
@@ -110,7 +110,7 @@ def ask(
 
 
 def _value(found: Mapping[str, Any], cluster: str, decode: Decode, stacklevel: int = 4) -> Any:
-    """The value of an answer, after its warnings. Raises what the call over there raised."""
+    """Issue the warnings of an answer and return its value. Raises the exception of the call over there."""
     try:
         told = [str(text) for text in found["warnings"]]
         raised = found["raised"] and _RAISED[found["raised"][0]](str(found["raised"][1]))
@@ -125,14 +125,14 @@ def _value(found: Mapping[str, Any], cluster: str, decode: Decode, stacklevel: i
 
 
 def _checked(value: Any, *kinds: type) -> Any:
-    """The value, which is of one of these types. Raises TypeError."""
+    """Return the value. Raises TypeError unless it has one of these types."""
     if type(value) not in kinds:
         raise TypeError
     return value
 
 
 def _asked(ours: Any, decode: Callable[[FarRun, Any], Any]) -> Any:
-    """A member of FarRun that asks over there for `ours`, a member of Run."""
+    """A member of FarRun that calls `ours`, a member of Run, over there."""
     function: Any = ours.fget if isinstance(ours, property) else ours
     signature = inspect.signature(function)
 
@@ -146,12 +146,12 @@ def _asked(ours: Any, decode: Callable[[FarRun, Any], Any]) -> Any:
 
 
 class FarRun(Run):
-    """A run on a cluster behind a login node. Each member asks there, and raises NotConnected without a connection."""
+    """A run on a cluster behind a login node. Each member needs a connection, else raises NotConnected."""
 
     _cluster: str
 
     def __init__(self, cluster: str, run: str, name: str) -> None:
-        """Raises TypeError or ValueError for what is no id or no name: both come from over there."""
+        """Raises TypeError or ValueError for an invalid id or name: both come from the login node."""
         if not _ID.fullmatch(run):
             raise ValueError
         self._cluster, self._run, self._name = cluster, run, str(name)
@@ -205,15 +205,15 @@ def _request(error: Elsewhere, place: Mapping[str, Any] | None = None, **values:
 
 
 def _output(path: str, file: str, **facts: Any) -> Output:
-    return Output(Path(path), PurePosixPath(file), **facts)  # type: ignore[arg-type]  # no file of this machine
+    return Output(Path(path), PurePosixPath(file), **facts)  # type: ignore[arg-type]  # not a file of this machine
 
 
 def submit(
     error: Elsewhere, document: Mapping[str, Any], directory: Path | None, calls: Calls | None = None, *, yes: bool
 ) -> Run:
-    """Submit over there, at most once, for the caller of `submit` or `rerun`: the first answer may be warnings alone.
+    """Submit over there, at most once, for the caller of `submit` or `rerun`. The first answer may hold only warnings.
 
-    The project with `directory` is sent before.
+    Sends the project that contains `directory` first.
     """
 
     def observe(_sent: int, size: int) -> None:
@@ -245,7 +245,7 @@ def submit(
                 seen.append(text)
             if run:
                 relay.renew(session)
-                with contextlib.suppress(SerriedWarning):  # it is submitted, and an error would lose it for the caller
+                with contextlib.suppress(SerriedWarning):  # an error would lose the submitted run for the caller
                     for text in later:
                         warnings.warn(text, SerriedWarning, stacklevel=3)
                 return run
@@ -255,7 +255,7 @@ def submit(
 def _submitted(
     cluster: str, new: Iterable[Sequence[str]], run: Sequence[str] | None, later: Iterable[str]
 ) -> tuple[list[tuple[str, str]], FarRun | None, list[str]]:
-    """The answer of `_submit`."""
+    """Read an answer of `_submit`: new warnings with their codes, the run, and later warnings."""
     found = FarRun(cluster, *run) if run else None
     return [(str(text), str(code)) for text, code in new], found, [str(text) for text in later]
 
@@ -277,7 +277,7 @@ def _warn_of(answers: Iterable[index.ClusterRuns], stacklevel: int) -> None:
 
 
 def find(word: str, error: SerriedError) -> Run:
-    """The run of another cluster that `word` means, after `index.find` raised `error`: it may know none of it yet."""
+    """The run of another cluster that `word` means, after `index.find` raised `error`: the index may lack new runs."""
     if isinstance(error, RunNotFoundError):
         name = word.partition("/")[0]
         word_or_any = "" if name == names.LAST_RUN else name
@@ -293,9 +293,9 @@ def find(word: str, error: SerriedError) -> Run:
 
 
 def described(found: Iterable[Run]) -> dict[str, tuple[dict[str, Any], list[str]]]:
-    """Each of the runs elsewhere as JSON, and as a row of a table: one question for each cluster.
+    """Each run elsewhere as JSON and as a row of a table, with one query for each cluster.
 
-    Those of a cluster that is not connected are as they were known last. Raises NotConnected if one was not known.
+    Runs of a cluster that is not connected are as it listed them last. Raises NotConnected if one was never listed.
     """
     rows: dict[str, tuple[dict[str, Any], list[str]]] = {}
     there = sorted((str(run._cluster), run.id) for run in found if run._cluster is not None)  # noqa: SLF001 - of this room
@@ -320,11 +320,11 @@ def _rows(cluster: str, own: list[str], found: list[Any]) -> dict[str, tuple[dic
     return {run: ({**found[at][0], "cluster": cluster}, list(map(str, found[at][1]))) for at, run in enumerate(own)}
 
 
-# What follows runs over there.
+# The functions below run over there.
 
 
 def answer(values: Mapping[str, Any], content: BinaryIO, output: BinaryIO) -> dict[str, Any]:
-    """Make a call of the API, and return its value, its warnings, and an error that is not Serried's."""
+    """Make a call of the API. Return its value, its warnings, and its exception if that is not a SerriedError."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", SerriedWarning)
         value, raised = None, None
@@ -356,12 +356,12 @@ def _called(call: str, word: str, arguments: dict[str, Any], content: BinaryIO, 
 
 
 def _encoded(value: object) -> object:
-    """What JSON has no form for."""
+    """Values that JSON cannot represent: runs, outputs, and others as text."""
     return value.id if isinstance(value, Run) else vars(value) if isinstance(value, Output) else str(value)
 
 
 def _submit(*, content: bytes, seen: Sequence[str], **document: Any) -> tuple[Any, ...]:
-    """Submit, or return warnings that the caller has not seen yet."""
+    """Submit, or only return the warnings that the caller has not seen yet."""
     prepared = _prepared(content=content, **document)
     refuse_in_place(prepared)
     new = [(text, text.code if isinstance(text, Risk) else "") for text in prepared.warnings if text not in seen]

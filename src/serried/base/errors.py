@@ -135,7 +135,7 @@ class Elsewhere(SerriedError):  # noqa: N818 - reads as what happened
     """The command is for the login node of `cluster`. The command line runs it there, over ssh.
 
     `needs_project`: it reads the project's files. `names_cluster`: it reads the cluster's profile. `variables`: the
-    secrets that the project names, with their values. `data`: the paths of `data.send`; None for all of the project's.
+    secrets that the project names, with their values. `data`: the paths of `data.send`; None for all experiments'.
     `run`: what `last` means.
     """
 
@@ -160,7 +160,7 @@ class Elsewhere(SerriedError):  # noqa: N818 - reads as what happened
         self.run = run
 
     def meant(self, word: str) -> str:
-        """`word`, a run or a task, with the run that `last` means."""
+        """`word`, which names a run or a task, with `last` replaced by the run that it means."""
         name, slash, task = word.partition("/")
         return f"{self.run or name}{slash}{task}"
 

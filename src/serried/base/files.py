@@ -35,22 +35,22 @@ class Modes(NamedTuple):
 MODES = {"user": Modes(0o700, 0o600, 0o077), "group": Modes(0o750, 0o640, 0o027)}
 """The modes of a run's files, by `Plan.share`."""
 GROUP_FILE, GROUP_DIRECTORY = MODES["group"].file, MODES["group"].directory
-"""Of what ranks write. Their umask takes the group's part away, unless the run is shared."""
+"""Modes of the files that ranks write. Their umask removes the rights of the group unless the run is shared."""
 
 _OWNERS: Dict[Path, int] = {}
-"""Folders of other users that this process reads, and their owners."""
+"""Owners of the folders of other users that this process reads."""
 
 
 def trust_only(folder: Path, owner: int) -> None:
-    """From now on open a file below `folder` only if it belongs to `owner`.
+    """From now on, open a file below `folder` only if it belongs to `owner`.
 
-    A link that another user has left there may lead to a file of this user, who would then print or copy it.
+    A link there may lead to a file of this user, who would then print or copy that file.
     """
     _OWNERS[folder] = owner
 
 
 def _owner_of(path: Path) -> Optional[int]:
-    """Whose a file has to be; None if anybody's will do."""
+    """The user who must own the file; None for any user."""
     return next((_OWNERS[folder] for folder in path.parents if folder in _OWNERS), None) if _OWNERS else None
 
 
@@ -81,8 +81,8 @@ def user_name(uid: int) -> str:
 
 
 def own_folder(folder: str) -> str:
-    """`folder`, or `folder/USER` if another user owns `folder` or can write there. A missing folder becomes ours."""
-    is_missing = not os.path.exists(folder)  # noqa: PTH110 - Path raises where it may not look
+    """`folder`, or `folder/USER` if another user owns `folder` or can write to it. We own a folder that we create."""
+    is_missing = not os.path.exists(folder)  # noqa: PTH110 - Path raises without permission
     is_ours = is_missing or is_ours_alone(Path(os.path.realpath(folder)))
     return folder if is_ours else os.path.join(folder, user_name(os.getuid()))  # noqa: PTH118 - both are text
 

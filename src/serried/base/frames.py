@@ -3,7 +3,7 @@
 A frame is a header (channel, kind, length) and a payload. The laptop numbers the channels. A REQUEST opens a channel,
 an EXIT closes it.
 
-A tunnel uses the same frames between its two programs, the one that listens and the one beside the server.
+A tunnel uses the same frames between its two programs: one listens, the other runs beside the server.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from serried.base import NamedTuple
 
 HEADER = struct.Struct(">IBI")
 LONGEST = 1 << 20
-"""The most bytes of a payload. A longer stream is several frames."""
+"""The most bytes of a payload. A longer stream takes several frames."""
 CHUNK = 1 << 18
 _SET_PIPE_SIZE = 1031
-"""F_SETPIPE_SZ, for which Python has a name since 3.10."""
+"""F_SETPIPE_SZ. Python has the name since 3.10."""
 REQUEST, INPUT, OUTPUT, ERRORS, SIGNAL, EXIT, WINDOW = range(1, 8)
 """Kinds. REQUEST and EXIT hold a JSON object, SIGNAL and WINDOW a number in decimal digits. An empty INPUT is the end
 of file."""
 WINDOW_BYTES = 1 << 20
-"""What one end of a tunnel sends of a connection before the other end has passed it on."""
+"""The most bytes of a connection that one end of a tunnel sends before the other end has passed them on."""
 MOST_BACKLOG = 4 << 20
 Address = Tuple[int, Any]
 """The family and the address of a socket."""
@@ -47,7 +47,7 @@ class RemoteFrame(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes on the connection."""
+        """Bytes on the wire."""
         return HEADER.size + len(self.payload)
 
     def json(self) -> dict[str, Any]:
@@ -89,14 +89,14 @@ def decode(data: bytearray) -> list[RemoteFrame]:
 
 
 class FrameWire:
-    """One end of a connection. Neither reading nor writing waits: what the pipe does not take yet is in `backlog`."""
+    """One end of a connection. Reads and writes never block: bytes that the pipe does not take are in `backlog`."""
 
     def __init__(self, reads: int, writes: int, received: bytes = b"") -> None:
         """`received`: bytes that have been read from `reads` already."""
         self.reads, self.writes = reads, writes
         self.backlog = bytearray()
         self.has_ended = False
-        """The other end has gone, or has sent something that is not a frame."""
+        """The other end has closed the connection, or has sent something that is not a frame."""
         self._received = bytearray(received)
         for descriptor in (reads, writes):
             os.set_blocking(descriptor, False)
@@ -118,7 +118,7 @@ class FrameWire:
             self.has_ended = True
 
     def receive(self) -> list[RemoteFrame]:
-        """The frames that have arrived, complete ones before the end included."""
+        """The complete frames that have arrived, also before the end of the connection."""
         data = read(self.reads)
         self.has_ended |= data == b""
         self._received += data or b""
@@ -130,13 +130,13 @@ class FrameWire:
 
 
 def widen(pipe: int) -> None:
-    """Let a pipe hold more: most of the time of a long stream is spent in switches between its processes."""
-    with contextlib.suppress(OSError):  # not a pipe, or the user has many of them
+    """Enlarge a pipe's buffer: a long stream spends most of its time in switches between its processes."""
+    with contextlib.suppress(OSError):  # not a pipe, or the user's quota is used up
         fcntl.fcntl(pipe, _SET_PIPE_SIZE, LONGEST)
 
 
 def read(descriptor: int) -> bytes | None:
-    """What has arrived; empty at the end, None if nothing has arrived."""
+    """The bytes that have arrived; empty at the end, None if there are none yet."""
     try:
         return os.read(descriptor, CHUNK)
     except BlockingIOError:
@@ -146,15 +146,15 @@ def read(descriptor: int) -> bytes | None:
 
 
 class TunnelConnection:
-    """A connection of this machine, and its channel."""
+    """A socket of this machine, and the state of its channel."""
 
     def __init__(self, connection: socket.socket, addresses: Iterator[Address]) -> None:
-        """`addresses` (family, address) are tried one after the other if it is not connected yet."""
+        """`addresses`: further ones to try, in this order, if the socket cannot connect."""
         connection.setblocking(False)
         self.socket, self.addresses = connection, addresses
         self.is_connected = True
         self.backlog = bytearray()
-        """What the connection has not taken yet: at most WINDOW_BYTES."""
+        """Bytes that the socket has not taken yet: at most WINDOW_BYTES."""
         self.granted = WINDOW_BYTES
         self.taken = 0
         self.has_sent_end = self.has_received_end = self.is_shut = False
@@ -171,8 +171,8 @@ class TunnelConnection:
 class TunnelEnd:
     """One end of a tunnel: connections of this machine, each carried by a channel of a wire.
 
-    A REQUEST opens a channel. INPUT is data, either way. WINDOW grants further bytes: a reader that stops delays no
-    other connection, and its data stay where they are. EXIT closes the channel, with the name of a failure's errno.
+    A REQUEST opens a channel. INPUT is data, in either direction. WINDOW grants further bytes, so that a reader that
+    stops does not delay other connections. EXIT closes the channel, with the name of a failure's errno.
     """
 
     def __init__(self, wire: FrameWire, addresses: Callable[[], Iterator[Address]] = lambda: iter(())) -> None:
@@ -186,13 +186,13 @@ class TunnelEnd:
         self._has_sent = True
 
     def add(self, channel: int, connection: socket.socket) -> None:
-        """Carry a connection that is open."""
+        """Carry a connection that is already open."""
         self.connections[channel] = TunnelConnection(connection, iter(()))
 
     def step(self, others: Sequence[int], seconds: Optional[float]) -> Tuple[List[int], List[RemoteFrame]]:
         """Wait until there is something to do, and do it. Returns the descriptors of `others` that can be read.
 
-        Also the frames that close a channel, and those of channel 0, which carries no connection.
+        Also returns the frames that close a channel, and those of channel 0, which carries no connection.
         """
         wire, is_full = self.wire, len(self.wire.backlog) > MOST_BACKLOG
         sockets = {each.socket.fileno(): (channel, each) for channel, each in self.connections.items()}
@@ -208,7 +208,7 @@ class TunnelEnd:
             if channel in self.connections:
                 self._read(channel, connection)
         frames = [frame for frame in wire.receive() if self._handle(frame)] if wire.reads in readable else []
-        if self._has_sent:  # a scheduler may pass a program's output on by lines
+        if self._has_sent:  # some schedulers forward output line by line
             wire.send(encode(0, WINDOW, b"\n"))
             self._has_sent = False
         return [number for number in readable if number in others], frames
@@ -218,7 +218,7 @@ class TunnelEnd:
             self._close(channel, is_reset=True)
 
     def _handle(self, frame: RemoteFrame) -> bool:
-        """Whether the caller has to look at it."""
+        """Handle a frame. Returns whether the caller must see it too."""
         connection = self.connections.get(frame.channel)
         if frame.kind == REQUEST and connection is None:
             self._try_next(frame.channel, self._addresses(), errno.ECONNREFUSED)
@@ -255,7 +255,7 @@ class TunnelEnd:
                 return
             try:
                 connection.socket.getpeername()
-            except OSError:  # not yet
+            except OSError:  # still connecting
                 return
             connection.is_connected = True
         try:
@@ -284,7 +284,7 @@ class TunnelEnd:
         number: int,
         before: Optional[TunnelConnection] = None,
     ) -> None:
-        """Connect to the next address; keep what has arrived for the connection."""
+        """Connect to the next address, and keep the data that has arrived for the connection."""
         if before is not None:
             before.socket.close()
         for family, address in addresses:
@@ -302,7 +302,7 @@ class TunnelEnd:
         self._report(channel, number)
 
     def _report(self, channel: int, number: Optional[int]) -> None:
-        """By name: the numbers are those of a system."""
+        """Send the name of the error: numbers differ between systems."""
         self.send(channel, EXIT, json.dumps({"errno": errno.errorcode.get(number or 0, "EIO")}).encode())
 
     def _fail(self, channel: int, number: Optional[int]) -> None:

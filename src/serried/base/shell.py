@@ -259,7 +259,7 @@ def converse(
     env: Mapping[str, str] | None = None,
     piped: bool = True,
 ) -> Child:
-    """Start a program and hold its stdin and stdout, unbuffered, unless it has ours. Without `stderr` it has ours.
+    """Start a program with unbuffered pipes as stdin and stdout, or ours without `piped`; without `stderr`, with ours.
 
     In a session of its own it has no terminal, and Ctrl-C does not reach it.
     """

@@ -245,7 +245,7 @@ def compress(indices: Iterable[int]) -> str:
 def expand(text: str) -> List[int]:
     """The indices that `text` names, in its order; the limit after `%` is ignored.
 
-    Raises ValueError where it is no such list (`[1-3,...` cut short, say), or far longer than any array.
+    Raises ValueError if it is not such a list (`[1-3,...` cut short, say), or names more indices than any array has.
     """
     indices: List[int] = []
     for item in text.strip("[]").partition("%")[0].split(","):

@@ -110,7 +110,7 @@ ACROSS = {
     "submits": "check-resume, notebook, run, submit, sweep",
     "stays": "bench, clusters, completion, config, docs, doctor, init, lab, login, track tensorboard",
 }
-"""What `remote.relay` does with a command that is for another cluster. The name of a group has all of its others."""
+"""How `remote.relay` treats a command for another cluster. A group's name stands for its commands not listed here."""
 
 VERBS = {verb: words for group in GROUPS.values() for verb, words in group.items()}
 """The help of each command, in one line."""
@@ -376,7 +376,7 @@ class CommandsByName(GroupWithHelp):
 
 
 def across(words: Sequence[str]) -> str:
-    """The key of ACROSS for a command line."""
+    """The key of ACROSS that lists the command."""
     kinds = {name: kind for kind, names in ACROSS.items() for name in names.split(", ")}
     return kinds.get(" ".join(words[:2]), kinds[words[0]])
 
@@ -483,7 +483,7 @@ def _status() -> int | str | None:
         console.print_error(error)
         return error.exit_code
     except OSError as error:
-        is_of_folder = error.errno == errno.ENOENT and error.filename is None  # of `os.getcwd()`
+        is_of_folder = error.errno == errno.ENOENT and error.filename is None  # from `os.getcwd()`
         if not is_of_folder and error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         return _print_no_folder() if is_of_folder else _print_full_disk(error)

@@ -1,4 +1,4 @@
-"""`serried doctor`: what of this machine would make a run fail."""
+"""`serried doctor`: check whether something on this machine would make a run fail."""
 
 from __future__ import annotations
 

@@ -82,13 +82,13 @@ def command(
 
 
 _EVERY_SECONDS = 30.0
-"""Between two looks at a run that is followed; its end is seen at once."""
+"""Time between two looks at a followed run. Serried notices the end of the run at once."""
 _LOST_LOOKS = 120
-"""Looks in turn without a connection, before a command gives up: for an hour, as six failures use up ten minutes."""
+"""Failed looks in a row before a command gives up: an hour, as the login budget may refuse ten minutes of them."""
 
 
 class FollowedCopy:
-    """The copies while a run writes. The last copy, after its end, is that of any fetch."""
+    """The copies while a run writes. After its end, the command copies as without `--follow`."""
 
     def __init__(self, target: Path, *, force: bool) -> None:
         self.target, self._force, self._settled = target, force, fetch.SettledFiles()
@@ -96,10 +96,10 @@ class FollowedCopy:
         """Bytes by path."""
         self._warned: set[str] = set()
         self._ours: dict[str, frozenset[tuple[int, int]]] = {}
-        """The states of copies by path, as a copy that breaks off is not noted over there."""
+        """The states of copies, by path: the cluster has not noted an interrupted copy."""
 
     def until_the_end(self, look: Callable[[float], _Look]) -> None:
-        """Copy what each `look` finds, which waits for the end so many seconds. Ctrl-C ends the command."""
+        """Copy the files of each `look(seconds)`, which waits so long for the run's end. Ctrl-C ends the command."""
         lost, seconds, is_over = 0, 0.0, False
         try:
             with console.status_line("looking") as line:
@@ -127,7 +127,7 @@ class FollowedCopy:
         return f"{counted(len(self.copied), 'file')}, {spell(sum(self.copied.values()))}"
 
     def known(self, entries: Sequence[FetchEntry]) -> list[FetchEntry]:
-        """The entries, which may replace all copies of this command."""
+        """The entries, allowed to replace all copies of this command."""
         return [dataclasses.replace(it, replaces=it.replaces | self._ours.get(it.path, frozenset())) for it in entries]
 
     def _copy(
@@ -158,13 +158,13 @@ class FollowedCopy:
             console.say(f"copied {counted(len(report.copied), 'file')}, {spell(report.bytes)}: {_named(report.copied)}")
         kept = [path for path in report.kept if path not in self._warned]
         problems = {path: problem for path, problem in report.problems.items() if path not in self._warned}
-        self._warned.update(kept, problems)  # each once: a run may write for days
+        self._warned.update(kept, problems)  # warn once: a run may write for days
         _warn_of_rest(Report(kept=kept, problems=problems))
         _remember(note, self.target, self.target, report, is_new=is_new)
 
 
 def _has_failed(followed: FollowedCopy | None, report: Report, state: str) -> bool:
-    """Whether a run that was followed did not complete. The report of the last copy becomes that of all."""
+    """Whether a followed run did not complete. Adds all earlier copies to the report of the last one."""
     if followed is None:
         return False
     report.bytes += sum(size for path, size in followed.copied.items() if path not in report.copied)
@@ -183,7 +183,7 @@ class _Look(NamedTuple):
 
 def _look_here(selection: Selection, patterns: tuple[str, ...], folder: Path, seconds: float) -> _Look:
     status, found = wait([selection], timeout=seconds)[0], FetchMatches([], {})
-    with contextlib.suppress(UsageError):  # nothing yet
+    with contextlib.suppress(UsageError):  # there are no files yet
         found = fetch.find_files(selection, patterns, folder)
     copy = functools.partial(fetch.copy, target=folder)
     note = functools.partial(fetch.note_fetched, selection, found, target=folder)
@@ -241,7 +241,7 @@ def _from_here(
 
 
 def _lacking(selection: Selection, target: Path | None, *, has_ended: bool) -> list[MissingOutputs]:
-    """What nodes still have, for the owner of the run. Raises UsageError for others without a target."""
+    """Files that are still on nodes, if the run is ours. Raises UsageError for another's run without a target."""
     owner = selection.record.owner
     if not owner:
         return outputs.missing(selection, has_ended=has_ended)

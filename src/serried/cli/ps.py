@@ -85,7 +85,7 @@ def _print_once(selection: Selection | None, *, ascii_only: bool) -> None:
 
 
 def _page(selection: Selection | None, *, ascii_only: bool, rows: int = 0) -> tuple[list[str], bool]:
-    """The page as text, in as many lines as the terminal has, or `rows`; and whether its run has ended."""
+    """The page as text, in `rows` lines or as many as the terminal has, and whether its run has ended."""
     from serried.views.watch import pages
     from serried.views.watch.reader import Reader, Shown
 
@@ -101,9 +101,9 @@ def _page(selection: Selection | None, *, ascii_only: bool, rows: int = 0) -> tu
 
 
 def _watch_from_afar(selection: Selection, *, ascii_only: bool) -> None:
-    """Print the page again and again, in place of the last one, until the run has ended or Ctrl-C.
+    """Redraw the page every few seconds until the run has ended or Ctrl-C.
 
-    A laptop brings no Textual to the login node.
+    The far part on the login node does not include Textual.
     """
     with contextlib.suppress(KeyboardInterrupt):
         while True:
@@ -174,7 +174,7 @@ class Listing:
     everything: bool = False
     number: int = _SHOWN
     users: tuple[str, ...] = ()
-    """Whose runs, by name or `all`; empty for this user's."""
+    """Users whose runs to list, by name or `all`; empty for this user."""
     oldest: float | None = None
     """Runs that were submitted or ended before this time are not listed; None for no limit."""
 
@@ -231,7 +231,7 @@ class Listing:
             most = _EVERYTHING if self.everything or self.is_filtered or self.oldest is not None else self.number
             now = time.time()
             answers = relay.listings(clusters, most, users=self.users)
-            # Of a cluster whose runs have all ended, nothing new is missing.
+            # A cluster whose known runs have all ended is not worth a warning.
             run_view.warn_of(
                 answer for answer in answers if self.users or any(run.ended is None for run in answer.runs)
             )
@@ -274,7 +274,7 @@ class Listing:
 def describe_all(values: Mapping[str, Any], _input: BinaryIO, _output: BinaryIO) -> dict[str, Any]:
     """The newest runs of this machine for another one, as `RunElsewhere`.
 
-    `values`: the most of those that ended, a word for those that are older, and the users if they are not this one.
+    `values`: the most ended runs, a word that selects older ones, and the users if not this one.
     """
     now, most, word, users = time.time(), int(values["most"]), values["word"], tuple(values.get("users", ()))
     found = Listing(number=most, users=users).find()[0]

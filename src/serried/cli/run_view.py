@@ -101,8 +101,8 @@ without_asking = click.option("-y", "--yes", is_flag=True, help="Do not ask for 
 def select(word: str, *, own: bool = False, new_code: bool = False, of_others: bool = False) -> Selection:
     """The run that `word` means. A note goes to stderr. With `own`, for changes, `last` is a run of this project.
 
-    With `new_code`, the command reads this project, also if it runs elsewhere. Only with `of_others` may it be a run
-    of another user, which the command then has to read alone.
+    With `new_code`, the command reads this project even if it runs elsewhere. Only with `of_others` may the run belong
+    to another user; the command must then only read it.
     """
     from serried.submission.reconcile import find_out  # `ps` selects no run
 
@@ -128,7 +128,7 @@ def select(word: str, *, own: bool = False, new_code: bool = False, of_others: b
 
 
 def _of_others(word: str, *, is_allowed: bool) -> Selection:
-    """In an `except` block: raises that error if no other user has such a run either."""
+    """For use in an `except` block: raises that error again if no other user has such a run either."""
     from serried.records import shared  # most words name a run of this user
 
     selection = shared.find(word)
@@ -256,14 +256,14 @@ def warn_if_stale(statuses: Sequence[RunStatus]) -> None:
 
 
 def warn_of(answers: Iterable[ClusterRuns]) -> None:
-    """Say once why what is known of other clusters' runs is not of now."""
+    """Warn once about clusters whose runs are not up to date, and why."""
     problems = {answer.problem.message: answer.problem.hint for answer in answers if answer.problem}
     if problems:
         console.warning("; ".join(problems), hint="\n".join(dict.fromkeys(filter(None, problems.values()))))
 
 
 def check_here(name: str | None) -> None:
-    """Raise Elsewhere for a cluster whose own login node must answer."""
+    """Raise Elsewhere if only the login node of the cluster can answer."""
     from serried import config  # readers of runs need none
 
     has_login = any(each.login for each in _catalogue().clusters if each.name == name)

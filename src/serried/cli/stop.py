@@ -81,13 +81,13 @@ def wait_command(*, runs: tuple[str, ...], timeout: str | None, as_json: bool) -
 
 
 def _worst(statuses: Iterable[int]) -> int:
-    """The exit status of several commands."""
+    """The most severe exit status of several commands."""
     known = (130, 4, 3, 2, 1, 124, 0)
     return min(statuses, key=lambda status: known.index(status) if status in known else 0)
 
 
 def _relayed(cluster: str, *words: str) -> tuple[int, list[Any]]:
-    """The exit status of a command for the runs of a cluster, and the runs that it printed. Its errors appear."""
+    """Run a command for runs of a cluster, and print its errors. Returns its exit status and the runs in its output."""
     from serried.cli import across
     from serried.remote import relay  # most runs are here
 
@@ -113,7 +113,7 @@ def wait_for(
 ) -> None:
     """Wait for the end of runs, print how they ended, and exit with the status of `serried wait`.
 
-    `documents` are further runs, which have ended elsewhere, for the JSON.
+    `documents`: the JSON of further runs, which have ended on other clusters.
     """
     try:
         with console.status_line("looking") as line:
@@ -303,7 +303,7 @@ def _stop(live: Sequence[RunStatus], *, save: bool, now: bool) -> None:
 
 
 def _live_of(there: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, str]]:
-    """The name and state of each run of other clusters that has not ended. Raises NotConnected if one cannot say."""
+    """Name and state of each run on other clusters that has not ended, by id. Raises NotConnected."""
 
     def live(rows: Iterable[tuple[Mapping[str, Any], object]]) -> dict[str, tuple[str, str]]:
         return {row["id"]: (row["name"] or "?", row["state"]) for row, _ in rows if row["state"] not in names.ENDED}
@@ -317,7 +317,7 @@ def _live_of(there: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, str]]:
 
 
 def _may_stop(live: Mapping[str, tuple[str, str]], *, yes: bool) -> bool:
-    """Whether the user confirms it, or has done so: the name and state of each run.
+    """Whether the user confirms the stop, or passed `--yes`. `live` has the name and state of each run.
 
     Raises SubmissionUncertain for a run that may have no job.
     """

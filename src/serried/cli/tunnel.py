@@ -1,4 +1,4 @@
-"""`serried tunnel`: a port of a run's node as a port of this machine. `serried notebook`: JupyterLab behind one."""
+"""`serried tunnel`: connect a local port to a port of a run's node. `serried notebook`: JupyterLab behind a tunnel."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from serried.views import console
 
 _HIGHEST = 65_535
 MOST_CONNECTIONS = 200
-"""Further ones wait. A process may have 256 open files on some systems."""
+"""Further connections wait: on some systems, a process may have only 256 open files."""
 NEAR_END_SECONDS = 600
 SILENT_SECONDS = 60.0
-"""Between two notes that nothing listens on the port: browsers try again and again."""
+"""Time between two notes that nothing listens on the port: browsers retry often."""
 _NOTHING: Mapping[str, Any] = {}
 
 
 def _ports(text: str | None) -> tuple[int | None, int | None]:
-    """The local port and that of the node. Raises UsageError."""
+    """The local port and the port of the node. Raises UsageError."""
     if text is None:
         return None, None
     words = text.split(":")
@@ -93,10 +93,10 @@ def command(*, run: str, port: str | None, node: int | None, rank: int | None, a
 
 
 class TunnelListener:
-    """The end of a tunnel that accepts connections, on a port of this machine."""
+    """The end of a tunnel that accepts connections on a port of this machine."""
 
     def __init__(self, port: int, *, as_json: bool = False) -> None:
-        """0 is any free port. Raises UsageError."""
+        """Listen on `port`; 0 means any free port. Raises UsageError."""
         try:
             self.socket = socket.create_server((LOOPBACK, port), backlog=128)
         except OSError as error:
@@ -104,16 +104,16 @@ class TunnelListener:
             hint = "choose another one, as in `9000:PORT`, or `0:PORT` for any free one"
             raise UsageError(f"cannot listen on port {port} of this machine: {reason}", hint=hint) from None
         self.facts = dict[str, Any]()
-        """What `submission.tunnel.hold` names, once connections are carried."""
+        """The facts that `submission.tunnel.hold` lists; empty until connections are carried."""
         self.line: console.MovingLine | None = None
-        """That of the wait for a run of our own cluster."""
+        """The status line while it waits for a run of this cluster."""
         self._as_json = as_json
         self._ends, self._complained, self._number = inf, -inf, 0
 
     def carry(self, reads: int, writes: int, facts: Mapping[str, Any] = _NOTHING) -> Mapping[str, Any] | None:
-        """Carry connections until the other end has gone; return its last word, if it had one.
+        """Carry connections until the other end closes. Returns its EXIT document; None if it sent none.
 
-        Raises SerriedError if it sends what no such end does.
+        Raises SerriedError if the other end breaks the protocol.
         """
         wire = FrameWire(reads, writes)
         end, known, is_ready = TunnelEnd(wire), dict(facts), False
@@ -147,7 +147,7 @@ class TunnelListener:
         self._ends = inf if left is None else time.monotonic() + left
         if self.line:
             self.line.clear()
-        if facts.get("token") != self.facts.get("token") or not self.facts:  # each job of a notebook has its own
+        if facts.get("token") != self.facts.get("token") or not self.facts:  # each attempt has a new token
             self._print_address(facts)
         self.facts = {**facts}
         console.say(f"leads to port {facts['port']} of {facts['host']}, until {facts['run']} ends; Ctrl-C closes it")
@@ -174,7 +174,7 @@ class TunnelListener:
         return min(self._ends - time.monotonic() - NEAR_END_SECONDS, NEAR_END_SECONDS)
 
     def _complain(self, code: str | None) -> None:
-        """Of a connection that could not be opened."""
+        """Note that a connection could not be opened."""
         is_common = code in (None, "ECONNRESET", "EPIPE")
         if not is_common and time.monotonic() - self._complained > SILENT_SECONDS:
             self._complained = time.monotonic()
@@ -191,7 +191,7 @@ def _open(
     more: Sequence[str] = (),
     as_json: bool = False,
 ) -> None:
-    """Listen here, and carry connections until the run has ended: to our cluster, or to another one."""
+    """Listen here, and carry connections to the run, here or on another cluster, until it has ended."""
     local, remote = ports
     listener, last = TunnelListener(local or 0, as_json=as_json), _NOTHING
     try:
@@ -202,7 +202,7 @@ def _open(
             from serried.remote import relay  # most runs are here
 
             words = ("tunnel", run, *([str(remote)] if remote else []), *more)
-            while not last.get("state"):  # of its next attempt
+            while not last.get("state"):  # wait for its next attempt
                 last = relay.through_tunnel(way, words, listener.carry)
     except KeyboardInterrupt:
         console.say()
@@ -263,7 +263,7 @@ def notebook_command(*, experiment: str | None, yes: bool, detach: bool, dry_run
 
 
 def _submit(experiment: str | None, values: Mapping[str, Any], *, yes: bool, dry_run: bool) -> str:
-    """The id of the run, which is empty after a dry run. One rank has all that a node of the experiment has."""
+    """Submit the notebook: one rank with the resources of one node. Returns the run's id, empty after a dry run."""
     request = Request(
         experiment=experiment,
         command=NOTEBOOK,
@@ -273,7 +273,7 @@ def _submit(experiment: str | None, values: Mapping[str, Any], *, yes: bool, dry
         name=values["name"] or f"{experiment or ''}-notebook".strip("-"),
         is_sent=not dry_run,
     )
-    if sent_tree(Path.cwd()) is None:  # else the project is on a laptop
+    if sent_tree(Path.cwd()) is None:  # otherwise the project is on a laptop
         request = request.with_setting("project.snapshot", value=False)
     decided = decide(request, Path.cwd(), os.environ)
     limit = decided.plan.limit._replace(restarts=0)

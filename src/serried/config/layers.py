@@ -289,7 +289,7 @@ def gather(files: Files, overrides: Mapping[str, Any], environ: Mapping[str, str
 
 
 def _of_project(document: Document, environ: Mapping[str, str]) -> Layer:
-    """Others may have written it. Raises ConfigError for a host, which would get the user's secrets."""
+    """The layer of a project's file, which others may have written. Raises ConfigError if it sets a host."""
     layer = from_document("project", document)
     for place, setting in layer.settings.items():
         if place[0] == "clusters" and place[2:] == ("login",):
@@ -447,7 +447,7 @@ class Builder:
     def __init__(
         self, settings: Mapping[Keys, Setting], cluster: str, environ: Mapping[str, str], *, is_elsewhere: bool = False
     ) -> None:
-        """`is_elsewhere`: only another machine knows the home and the variables that the cluster's folders name."""
+        """`is_elsewhere`: the cluster's folders may name a home and variables that only another machine has."""
         self._is_elsewhere = is_elsewhere
         self._settings = settings
         self._cluster = cluster
@@ -732,7 +732,7 @@ class Builder:
         return root
 
     def _own_root(self, root: str) -> str:
-        """This user's own folder below a root that several share: the owner of a folder can replace all in it."""
+        """This user's own folder below a shared root: the owner of a folder can replace all files in it."""
         own = files.own_folder(root)
         if own != root:
             if os.path.lexists(own) and not files.is_ours_alone(Path(own)):
@@ -864,7 +864,7 @@ def resolve(  # noqa: PLR0917 - each is a different type of thing
         environ: the user's environment.
         is_script: `command` is a job script, relative to the current folder, with its arguments.
         script_text: the text of that script, if it is not in a file.
-        look: query the scheduler or this machine for what the profile does not say.
+        look: query the scheduler or this machine for values that the profile lacks.
 
     Raises:
         UsageError: settings are wrong or missing (ConfigError: in a file, with its line).
@@ -1172,9 +1172,9 @@ class ClusterEntry(NamedTuple):
     login: str | None = None
     """Its login node."""
     is_shipped: bool = False
-    """No file of a user or of the site describes it."""
+    """Neither the user's nor the site's files describe the cluster."""
     root: str | None = None
-    """Where its run directories are, if a file names that."""
+    """The folder of its run directories, if a file sets it."""
 
 
 class Catalogue(NamedTuple):

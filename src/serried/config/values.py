@@ -400,7 +400,7 @@ def _inner(value: Any) -> str:
 
 
 def sent(value: Any) -> tuple[str, ...]:
-    """Relative paths in the project."""
+    """Paths of `data.send`, relative to the project's folder."""
     hint = "a link in the project may lead to it: `ln -s ~/sets/digits data`"
     try:
         paths = tuple(dict.fromkeys(_inner(_path(item)) for item in _listed(value)))

@@ -1,1 +1,1 @@
-"""Checks of what a run will meet, before it starts: `serried doctor`."""
+"""Checks of this machine before a run needs it: `serried doctor`."""

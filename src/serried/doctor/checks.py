@@ -1,6 +1,6 @@
-"""The vocabulary of checks: what each looks for, why that matters, and what it found.
+"""Checks: their ids, why each matters, their findings, and a process that runs them.
 
-No check says that all is well: it says what was seen, or why nothing could be.
+No check reports that all is well: it reports what it saw, or why it could not look.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from serried.base import NamedTuple
 from serried.base.errors import SerriedError
 
 OK, NOTE, PROBLEM, NOT_TESTED = "ok", "note", "problem", "not tested"
-"""A problem makes something fail. A note may be in order. What is not tested names what a test would need."""
+"""A problem makes something fail. A note may be harmless. A finding `not tested` says what a test would need."""
 LIMIT_SECONDS = 5.0
-"""A check that takes longer is reported, and the others continue: a dead file system answers never."""
+"""A check that takes longer is reported, and the others continue: a dead file system never answers."""
 
 WHY = {
     "python": "Serried needs Python 3.11 here, and 3.9 on nodes and on login nodes that a laptop uses.",
@@ -41,11 +41,11 @@ WHY = {
     "open-files": "Data loaders and checkpoints open many files.",
     "connections": "Commands for a cluster behind `ssh` need a connection.",
 }
-"""What each check is for, by its id."""
+"""Why each check matters, by its id."""
 
 
 class Finding(NamedTuple):
-    """What one check has seen."""
+    """The result of one check."""
 
     id: str
     level: str
@@ -58,13 +58,13 @@ class Finding(NamedTuple):
 
 
 Check = Callable[[], tuple[str, ...]]
-"""Returns a level, what was seen, and perhaps the change."""
+"""Returns a level, what it saw, and optionally how to fix it."""
 
 
 def findings(checks: Mapping[str, Check], limit: float = LIMIT_SECONDS) -> Iterator[Finding]:
-    """Make all checks, in their order, each within `limit` seconds.
+    """Run all checks in order, each within `limit` seconds.
 
-    They run in a process of their own: a file system that does not answer cannot hold this one up.
+    They run in a process of their own, so that a file system that does not answer cannot block this one.
     """
     left = dict(checks)
     while left:
@@ -85,15 +85,15 @@ def findings(checks: Mapping[str, Check], limit: float = LIMIT_SECONDS) -> Itera
                     seen = f"gave no answer within {limit:g} s" if line is None else "the check itself failed"
                     yield Finding(name, PROBLEM, seen, "a file system or a program hangs: ask the site's support")
                     break
-        finally:  # also after Ctrl-C, or if nobody reads on
-            for kill in (os.killpg, os.kill):  # programs that it waits for have its group
+        finally:  # also after Ctrl-C, or if the caller stops early
+            for kill in (os.killpg, os.kill):  # its child processes are in its group
                 with contextlib.suppress(ProcessLookupError):
                     kill(pid, signal.SIGKILL)
-            os.waitpid(pid, os.WNOHANG)  # one that waits for a dead disk ends later
+            os.waitpid(pid, os.WNOHANG)  # a process that waits for a dead disk ends later
 
 
 def _line(descriptor: int, deadline: float) -> bytes | None:
-    """The next line; None if it does not come in time, empty at the end."""
+    """The next line; None if it does not arrive in time, empty at the end."""
     line = b""
     while not line.endswith(b"\n"):
         if not select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -107,7 +107,7 @@ def _line(descriptor: int, deadline: float) -> bytes | None:
 
 def _examine(checks: Mapping[str, Check], writes: int) -> NoReturn:
     problems: dict[str, str] = {}
-    """The check that has each message."""
+    """The first check that failed with each message: later ones refer to it."""
     try:
         os.setpgid(0, 0)
         for name, check in checks.items():
@@ -122,7 +122,7 @@ def _examine(checks: Mapping[str, Check], writes: int) -> NoReturn:
             os.write(writes, json.dumps(found).encode() + b"\n")
     except BrokenPipeError:
         pass
-    except BaseException:  # noqa: BLE001 - never back into the code of the parent
+    except BaseException:  # noqa: BLE001 - never return into the parent's code
         import traceback
 
         traceback.print_exc()

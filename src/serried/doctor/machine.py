@@ -25,7 +25,7 @@ from serried.records.record import records_directory
 from serried.records.status import latest_attempt
 
 LITTLE_BYTES, LITTLE_SHARE = 1 << 30, 0.02
-"""Less free space deserves a note; a share of the file system that is used up otherwise, too."""
+"""Less free space than both deserves a note: the size, and the share of the file system."""
 FEW_FILES = 10_000
 SKEW_SECONDS = 5.0
 FEW_PROCESSES, FEW_OPEN_FILES = 100, 1024
@@ -39,7 +39,7 @@ class Machine:
         self.directory, self.environ, self._name = directory, environ, cluster
 
     def checks(self) -> dict[str, Check]:
-        """By id, in the order in which they are made."""
+        """All checks by id, in the order in which they run."""
         return {
             "python": self.python,
             "settings": self.settings,
@@ -73,7 +73,7 @@ class Machine:
         return Path(self.resolved.cluster.site.root)
 
     def _over_there(self) -> tuple[str, ...]:
-        """For checks of a root that is not on this machine."""
+        """The finding for a root that is not on this machine; empty if it is here."""
         if not self.resolved.is_elsewhere:
             return ()
         return NOT_TESTED, f"`{self.root}` is on `{self.resolved.cluster.name}`", "serried doctor on its login node"
@@ -133,7 +133,7 @@ class Machine:
         return OK, f"{traits.title} answered in {time.monotonic() - began:.2f} s"
 
     def root_on_nodes(self) -> tuple[str, ...]:
-        """By the last run there whose agents have written."""
+        """Nodes have the root if the agents of an earlier run wrote there."""
         cluster = self.resolved.cluster
         for ended in index.all_runs().ended.newest(20):
             with contextlib.suppress(SerriedError, OSError):
@@ -169,7 +169,7 @@ class Machine:
         return self._folder(used)
 
     def _folder(self, folder: Path) -> tuple[str, ...]:
-        """Whether files can be created in a folder, or in the nearest one above, and how much space there is."""
+        """Check that files can be created in a folder, or its nearest existing parent, and how much space is free."""
         there = _existing(folder)
         _write_in(there)
         space = os.statvfs(there)
@@ -237,7 +237,7 @@ class Machine:
 
 
 def _write_in(folder: Path) -> float:
-    """The time of a new file without a name. Raises OSError with the name of the folder."""
+    """Write an unnamed file, and return its modification time. Raises OSError with the folder's name."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"serried\n")

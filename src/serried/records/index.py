@@ -379,7 +379,7 @@ class RunElsewhere(NamedTuple):
 
 
 def runs_elsewhere(rows: Iterable[Mapping[str, Any]]) -> list[RunElsewhere]:
-    """What a login node sent. Raises LookupError, TypeError or ValueError for what are no runs."""
+    """The runs in an answer of a login node. Raises LookupError, TypeError or ValueError if they are not runs."""
     found = [RunElsewhere(**row) for row in rows]
     for run in found:
         texts = (run.id, run.name, run.experiment, run.project, run.source, *run.jobs)
@@ -399,7 +399,7 @@ class ClusterRuns(NamedTuple):
 
 
 def folder_of(cluster: str = "") -> Path:
-    """Where this machine keeps what it knows of a cluster. Raises UsageError for what is not the name of a folder."""
+    """Where this machine stores what it knows about a cluster. Raises UsageError for an invalid name."""
     if "/" in cluster or cluster.startswith("."):
         raise UsageError(f"`{cluster}` is not the name of a cluster", hint="a name is a word without `/`")
     return state_directory(os.environ) / "remote" / cluster

@@ -37,7 +37,7 @@ def places(where: RunDirectory, plan: Plan, task: int | None = None) -> list[Pla
 
 
 def of(selection: Selection, most: int | None = LOOKED) -> Outputs:
-    """The outputs of a run, those of an array's tasks together; empty if its plan cannot be read, or for others'."""
+    """The outputs of a run, with all tasks of an array; empty for another user's run, or if the plan cannot be read."""
     if selection.record.owner:  # a plan may name any folder
         return Outputs()
     try:
@@ -244,7 +244,7 @@ class StrayCheckpoint(NamedTuple):
 
 
 def newest_stray_checkpoint(selection: Selection) -> StrayCheckpoint | None:
-    """The newest complete checkpoint among the outputs, not of others' runs."""
+    """The newest complete checkpoint among the outputs; None for another user's run."""
     if selection.record.owner:  # a plan may name any folder
         return None
     try:

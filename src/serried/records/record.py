@@ -223,7 +223,7 @@ class Record:
     """One run's record. Its files are read on demand; a missing or torn file raises RecordUnreadable."""
 
     owner = ""
-    """The other user to whom it belongs. Then nothing may be written."""
+    """The other user who owns the run; empty for our own. Another user's run must not be written to."""
 
     def __init__(self, path: Path) -> None:
         self.id = path.name

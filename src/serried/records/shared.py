@@ -1,8 +1,8 @@
-"""Runs of other users below a root that several share, from their run directories alone.
+"""Runs of other users below a shared root, read from their run directories alone.
 
-The owner of a directory wrote all files in it, and may have written anything. So only the owner's own files are opened
-(`base.files.trust_only`), documents have a size and a schema, and nothing is written, neither there nor in a record.
-The user that is shown is the owner of the directory, whatever a file says.
+The owner of a directory can have written anything into its files. So only files of this owner are opened
+(`base.files.trust_only`), documents are checked for size and schema, and nothing is written there or to a record.
+The user shown is always the owner of the directory, whatever its files say.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from serried.schema.successor_commands import token_of
 ALL = "all"
 _MOST_RANKS = 1_000_000
 _MOST_OPEN = 200
-"""The most runs without an end that are looked at: the newest ones."""
+"""The most runs without an end that are read: the newest ones."""
 _NEWEST = 20
 _JOB = re.compile(r"[\w.\[\]-]{1,64}")
 
 
 class SharedRecord(Record):
-    """A run of another user. In place of the private record stands the run directory."""
+    """A run of another user. The run directory takes the place of the private record."""
 
     def __init__(self, path: Path, uid: int) -> None:
         super().__init__(path)
@@ -67,7 +67,7 @@ class SharedRecord(Record):
 
     @property
     def first_submissions(self) -> list[Submission]:
-        """Its job by the claim, or else by the token, which is in the job's name."""
+        """A submission with the job from the claim, or else with the token, which is in the job's name."""
         token, job = token_of(self.id, None, 1), ""
         with contextlib.suppress(OSError):
             job = files.read_bytes(self.where.claim(token)).decode("ascii", "replace")
@@ -85,7 +85,7 @@ class _Place(NamedTuple):
 def find(word: str) -> Selection | None:
     """The run of another user whose id is `word`, or a task of such a run; None if there is none.
 
-    Raises UsageError if its owner does not share it.
+    Raises UsageError if the owner does not share the run.
     """
     run, _, task = word.partition("/")
     places = list(_places(run)) if is_id(run) else []
@@ -106,7 +106,7 @@ def find(word: str) -> Selection | None:
 
 
 def records(users: Collection[str], most: int) -> list[SharedRecord]:
-    """The runs of these users that this one may read: those without an end, and the newest `most` of the others."""
+    """Readable runs of these users: those that have not ended, and the newest `most` of those that have."""
     open_: list[_Place] = []
     ended: list[_Place] = []
     for place in _places(users=users):
@@ -119,9 +119,9 @@ def records(users: Collection[str], most: int) -> list[SharedRecord]:
 
 
 def _places(run: str = "", users: Collection[str] = (ALL,)) -> Iterator[_Place]:
-    """The run directories of other users below these roots; with `run`, those of this id. Follows no link.
+    """The run directories of other users below all roots; with `run`, only those of this id. Follows no links.
 
-    Each user has a folder below a shared root (`files.own_folder`), and all in it belongs to that user.
+    Each user has a folder below a shared root (`files.own_folder`). Runs of other owners in it are skipped.
     """
     for member in (member for root in sorted(_roots()) for member in _folders(root)):
         uid = member.stat(follow_symlinks=False).st_uid
@@ -137,7 +137,7 @@ def _places(run: str = "", users: Collection[str] = (ALL,)) -> Iterator[_Place]:
 
 
 def _roots() -> set[str]:
-    """The roots in profiles, and those of this user's newest runs: a laptop's profile may not be known here."""
+    """The roots in profiles and of this user's newest runs, which a laptop may have submitted by its own profile."""
     clusters = config.catalogue(Path.cwd(), os.environ).clusters
     elsewhere = index.clusters()
     roots = {os.path.realpath(cluster.root) for cluster in clusters if cluster.root and cluster.name not in elsewhere}
@@ -157,5 +157,5 @@ def _folders(path: str) -> list[os.DirEntry[str]]:
 
 def _names(path: str) -> list[str]:
     with contextlib.suppress(OSError):
-        return list(filter(is_id, os.listdir(path)))  # noqa: PTH208 - ten thousand, perhaps
+        return list(filter(is_id, os.listdir(path)))  # noqa: PTH208 - there may be ten thousand
     return []

@@ -882,7 +882,7 @@ def statuses(records: Iterable[Record], *, now: float | None = None) -> list[Run
 
 
 def _statuses(records: Sequence[Record], now: float) -> list[RunStatus]:
-    """Of runs that are all this user's, or all of others: they have different questions to the same scheduler."""
+    """The status of runs that are all ours or all of other users: each kind needs another query of the scheduler."""
     looks = [_look(record, now) for record in records]
     open_ = [look for look in looks if isinstance(look, Evidence)]
     answers = _poll([look for look in open_ if not is_elsewhere(look.submission)])
@@ -938,7 +938,7 @@ def _poll(open_: Sequence[Evidence]) -> dict[str, Answer | None]:
 
 
 def _poll_others(open_: Sequence[Evidence]) -> dict[str, Answer | None]:
-    """The same for runs of other users. The job that has not claimed its run yet is found by its name."""
+    """As `_poll`, for runs of other users. A job that has not claimed its run yet is identified by its name."""
     answers: dict[str, Answer | None] = {}
     for name in {evidence.summary.scheduler for evidence in open_}:
         answers[name] = None
@@ -1174,7 +1174,7 @@ def _judge(evidence: Evidence, task: int | None, word: Job | str, now: float) ->
 
 
 def _unlisted(place: TaskDirectory, now: float) -> Verdict:
-    """The verdict on another user's run whose job the scheduler does not show: many show each user only his own."""
+    """The verdict on another user's run whose job the scheduler does not show: many show users only their own jobs."""
     attempt = latest_attempt(place)
     changed = None if attempt is None else _changed(attempt.live)
     if changed is not None and now - changed < MISSING_SECONDS:

@@ -353,7 +353,7 @@ _MOST_PEERS, _MOST_PLANS = 4, 40
 def usage_of(status: RunStatus, now: float, *, most_lines: int = samples.MOST_LINES) -> Usage:
     """Of a run or of one task of an array. Raises RecordUnreadable."""
     measured = _measured_in(status.record, status.task, most_lines)
-    spell = options_of if status.record.owner else spelling_of  # the plan of another user may name any folder
+    spell = options_of if status.record.owner else spelling_of  # another user's plan may name any folder
     return usage_with(status, now, measured, spell(status.record.plan))
 
 

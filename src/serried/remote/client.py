@@ -31,7 +31,7 @@ from serried.remote.link import Link, connect
 PYTHON_SECONDS = 60
 NOISE_BYTES = 1 << 20
 MOST_AHEAD = 1 << 15
-"""Bytes that a pipe takes at once, whether the other end reads or not."""
+"""Bytes that a pipe takes at once, even if the other end does not read."""
 RECONNECT_SECONDS = 60
 
 
@@ -90,7 +90,7 @@ class RemoteSession:
 
     @property
     def is_open(self) -> bool:
-        """Between two requests, nothing arrives but the end of the connection."""
+        """Whether the session is connected. Between two requests, only the end of the connection can arrive."""
         return self._wire is not None and not select.select([self._wire.reads], [], [], 0)[0]
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class RemoteSession:
     ) -> int:
         """Run a command line of Serried over there and return its exit status.
 
-        Input that is not a terminal's is sent when it is complete, or with `is_live` as it comes.
+        Input from a terminal, or with `is_live`, is sent as it arrives; other input once it is complete.
         Ctrl-C reaches the command; a second one ends only this call. `on_wait` gets a line for the status line while
         the session connects again.
 
@@ -152,9 +152,9 @@ class RemoteSession:
         seconds: float | None = None,
         env: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Call one of `serve.FUNCTIONS` over there: `data` is its input, `on_data` gets its output.
+        """Call one of `serve.FUNCTIONS` over there: `data` is its input, `on_data` receives its output.
 
-        Raises NotConnected, also if there is no answer within `seconds`, and what the function raised.
+        Raises NotConnected, also if there is no answer within `seconds`, and the exception of the function.
         """
         answer = bytearray()
         exchange = _Exchange(None, on_data, answer.extend)
@@ -212,9 +212,9 @@ class RemoteSession:
         return exchange.relay(wire, channel, deadline)
 
     def open(self, first: bytes = b"") -> FrameWire:
-        """Connect, and bring the far part if this version is not there yet. Then send `first`.
+        """Connect, and send the far part if this version is not there yet. Then send `first`.
 
-        If this version was there the last time, `first` does not wait for the answer.
+        If this version was there last time, `first` is sent without waiting for the answer.
         """
         archive = far_part.archive(self._environ)
         nonce = os.urandom(8).hex()
@@ -253,14 +253,14 @@ class RemoteSession:
         self._wire = FrameWire(link.stdout.fileno(), link.stdin.fileno(), start.received)
         if not is_ahead:
             self._wire.send(first)
-            with contextlib.suppress(OSError):  # a full home: the next one waits for the answer
+            with contextlib.suppress(OSError):  # a full home: the next session waits for the answer
                 files.make_directory(kept.parent)
                 files.write_json(kept, {"digest": archive.digest})
         return self._wire
 
 
 def _answer(answer: bytearray, problem: str) -> dict[str, Any]:
-    """The last line of a function's stderr. Raises the function's error, or one with the message `problem`."""
+    """Read the last line of a function's stderr. Raises the function's error, or one with the message `problem`."""
     try:
         value = json.loads(answer.rpartition(b"\n")[2])
     except (ValueError, RecursionError):

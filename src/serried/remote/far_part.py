@@ -55,7 +55,7 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 
 
 def archive(environ: Mapping[str, str]) -> FarPart:
-    """The archive of this installation, packed anew only if a file has changed, and read only if it must travel."""
+    """The archive of this installation, packed again only if a file has changed, and read only if it must be sent."""
     named = dict(_entries())
     states = [f"{name} {state.st_size} {state.st_mtime_ns}" for name, path in named.items() if (state := path.stat())]
     key = hashlib.sha256("\n".join([str(HOUSE), *states]).encode()).hexdigest()[:16]
@@ -76,7 +76,7 @@ def archive(environ: Mapping[str, str]) -> FarPart:
 
 
 def _read(path: Path, digest: str, named: Mapping[str, Path]) -> bytes:
-    """The archive that is kept in a file, or the same packed again if that is damaged."""
+    """The archive in a file of the cache, or packed again if that file is damaged."""
     with contextlib.suppress(OSError):
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() == digest:
@@ -112,7 +112,7 @@ def _packed(named: Mapping[str, Path]) -> bytes:
 
 
 def marker(nonce: str, stage: str) -> bytes:
-    """A line of the far end's stdout: stage `1` from the shell, `have`, `need`, `lost`, `error` or `python` later."""
+    """A line of the far end's stdout. Stages: `1` from the shell, then `have`, `need`, `lost`, `error` or `python`."""
     return f"serried-{nonce}-{stage} ".encode()
 
 
@@ -179,7 +179,7 @@ def unpack(content: bytes, folder: Path) -> None:
 
 
 def receive(digest: str, size: int, nonce: str) -> None:
-    """Run over there, with the two functions above, from their source alone: no name of this module is known there.
+    """Runs over there, from its source and the source of the two functions above, without other names of this module.
 
     `size` is 0 if the archive will not follow.
     """

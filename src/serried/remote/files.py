@@ -54,9 +54,9 @@ class ListedFiles:
     def __init__(
         self, session: RemoteSession, run: str, patterns: Sequence[str], target: Path, seconds: float | None = None
     ) -> None:
-        """With `seconds`, wait so long for the run's end, and list what is useful before that.
+        """With `seconds`, wait so long for the run's end, and list files that are useful before it.
 
-        Raises SerriedError; UsageError if no file matches, and nodes have none either.
+        Raises SerriedError, and UsageError if no file matches, here or on nodes.
         """
         self._session, self._target, listing = session, target, bytearray()
         within = project.place_of(target.absolute(), os.environ)
@@ -64,7 +64,7 @@ class ListedFiles:
         wait = {} if seconds is None else {"seconds": seconds}
         limit = None if seconds is None else seconds + ANSWER_SECONDS
         self.facts = session.ask("matches", {**self._place, **wait}, on_data=listing.extend, seconds=limit)
-        """`run`, its `state`, `has_ended`, `is_over` if waiting is useless, and how many nodes keep `missing` files."""
+        """`run`, its `state`, `has_ended`, `is_over` if waiting is useless, and how many nodes have `missing` files."""
         try:
             self.entries = [
                 FetchEntry(
@@ -150,9 +150,9 @@ class _Arrivals:
                 self.outcomes[number] = error
 
     def request(self) -> list[tuple[int, str, int, int, int | None, bool]]:
-        """For each wanted file: its number, path, size and time, the bytes of it that are here, and whether it grows.
+        """For each wanted file: number, path, size, time, the number of bytes already here, and whether it grows.
 
-        None for bytes if it is only to be compared.
+        That number is None for a file that is only compared.
         """
         rows = []
         for number, has_content in self.wanted.items():
@@ -165,7 +165,7 @@ class _Arrivals:
                 with contextlib.suppress(OSError):
                     is_new = number not in self._tries and not part.exists()
                     if entry.grows and is_new and local.state_of(present) in entry.replaces:
-                        shutil.copyfile(present, part, follow_symlinks=False)  # most often it has only grown since
+                        shutil.copyfile(present, part, follow_symlinks=False)  # most often, it has only grown since
                     offset = part.stat().st_size
             rows.append((number, str(entry.source), size, entry.changed, offset if has_content else None, grows))
         return rows
@@ -336,7 +336,7 @@ def matches(values: Mapping[str, Any], _content: BinaryIO, output: BinaryIO) -> 
 
 
 def note(values: Mapping[str, Any], content: BinaryIO, _output: BinaryIO) -> dict[str, Any]:
-    """Note the states in which files were copied, whatever they are now: the next fetch may replace these copies."""
+    """Note the states in which files were copied, even if they differ now: the next fetch may replace these copies."""
     selection = _selected(values)
     found = _matches(values, selection)
     copied = {path: (int(size), int(changed)) for path, size, changed in json.loads(content.read())}
@@ -351,7 +351,7 @@ def note(values: Mapping[str, Any], content: BinaryIO, _output: BinaryIO) -> dic
 
 def stream(values: Mapping[str, Any], content: BinaryIO, output: BinaryIO) -> dict[str, Any]:
     """Send the contents that are requested, from their offsets."""
-    _selected(values)  # of another user's run only the files of that user are opened from here on
+    _selected(values)  # from here on, another user's run has only files of that user opened
 
     def send(kind: int, payload: bytes) -> None:
         output.write(RECORD.pack(kind, len(payload)) + payload)

@@ -242,7 +242,7 @@ def over_master(cluster: str, host: str, command: str) -> Link:
 
 
 def session_socket(host: str) -> Path:
-    """Where the process that holds the one session on a host listens."""
+    """The socket of the process that holds the only session on a host."""
     name = hashlib.sha256(os.fsencode(_folder(host))).hexdigest()[:16]
     return _socket_folder() / f"{name}.session"
 
@@ -285,8 +285,8 @@ def sign_in(cluster: str, host: str, *, keep_seconds: int = KEEP_SECONDS, may_pr
 
     Raises NotConnected.
     """
-    files.make_directory(index.folder_of(cluster))  # then `ps` asks it
-    with _locked(host, "login.json"):  # the others then find the connection
+    files.make_directory(index.folder_of(cluster))  # `ps` then includes the cluster
+    with _locked(host, "login.json"):  # other commands then use this connection
         before = last_login(host)
         login = _new_login(host, keep_seconds, before)
         if before and before.mode == SESSION:
@@ -348,7 +348,7 @@ def is_open(host: str) -> bool:
 
 
 def last_login(host: str) -> Login | None:
-    """What the last login found out, for all clusters that have this host."""
+    """The result of the last login to this host, for all clusters that use it."""
     document = files.read_json(_folder(host) / "login.json") or {}
     try:
         return Login(**document)
@@ -370,7 +370,7 @@ def _ssh(*words: str, timeout: float = ANSWER_SECONDS) -> shell.Result:
 
 
 def _folder(host: str) -> Path:
-    """What this machine knows of the connection to a host. Raises UsageError for what is not a host."""
+    """Where this machine stores facts about the connection to a host. Raises UsageError for an invalid host."""
     if not host or host.startswith(("-", ".")) or not host.isprintable() or any(map(str.isspace, host)):
         raise UsageError(
             f"`{host}` is not a host", hint="`login` in the profile is a host or an alias of ~/.ssh/config"
@@ -385,7 +385,7 @@ def _remember(login: Login) -> None:
 
 @contextlib.contextmanager
 def _locked(host: str, name: str) -> Iterator[Path]:
-    """A file about the host that no other process reads or writes meanwhile."""
+    """Lock a file about the host, so that no other process reads or writes it meanwhile."""
     files.make_directory(_folder(host))
     held = locks.hold(_folder(host) / name, locks.ALONE)
     try:
@@ -507,7 +507,7 @@ def _probe(cluster: str, login: Login) -> tuple[str, str]:
 
 
 def _probed_alone(link: Link, login: Login) -> tuple[str, str]:
-    """The same for a connection that refuses a second session even after the first. Raises NotConnected."""
+    """The same for a connection that refuses a second session even after the first ended. Raises NotConnected."""
     error = link.lost()
     if error.code != "one-session":
         raise error

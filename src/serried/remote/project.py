@@ -7,11 +7,10 @@
 
 A tree over there is `KEY/DIGEST/NAME` in `$XDG_CACHE_HOME/serried/projects`: KEY stands for this machine and the
 project's folder, DIGEST for all content. It grows as `DIGEST.part`, from files of earlier trees of KEY and from one
-stream, each file under its name only once it is verified. So a transfer continues after a cut, and two
-transfers of one tree do no harm: both write the same bytes. Files and folders of data are read-only: the working trees
-of runs link them, and a run must not change the data of the next. A tree with data stays until the runs that link it
-have ended. No clock is compared with another: all times are those of
-the file system over there.
+stream. Each file gets its name only once it is verified. So an interrupted transfer continues, and two transfers of one
+tree do no harm: both write the same bytes. Files and folders of data are read-only, because the working trees of runs
+link them, and a run must not change the data of the next. A tree with data stays until the runs that link it have
+ended. Clocks are never compared: all times come from the file system over there.
 """
 
 from __future__ import annotations
@@ -55,10 +54,10 @@ TRIES = 3
 LARGEST_MANIFEST = 1 << 28
 CHUNK = 1 << 18
 SMALL, WORTH = 1 << 16, 0.9
-"""Smaller files are compressed in any case; larger ones if their beginning becomes smaller than this share."""
+"""Smaller files are always compressed; larger ones if their beginning shrinks below this share."""
 RACY_NANOSECONDS = 2_000_000_000
 Observe = Callable[[int, int], object]
-"""Gets the bytes that were sent, and those of all content that is sent."""
+"""Receives the number of bytes sent so far, and of all bytes to send."""
 now = time.time_ns
 INCOMING = f"{SENT}/incoming"
 """Files until they are verified."""
@@ -87,9 +86,9 @@ class LocalProject(NamedTuple):
 
 
 def survey(directory: Path | None, environ: Mapping[str, str], data: Sequence[str] | None = None) -> LocalProject:
-    """The project with `directory`, as its snapshot would be; without one, the settings of the user alone.
+    """The project that contains `directory`, as in its snapshot; without a directory, only the user's settings.
 
-    `data` are paths of `data.send`; None for those of all experiments that exist. Secrets stay here: files that
+    `data`: paths of `data.send`; None for existing paths of all experiments. Secrets stay here: files that
     `environment.env_file` names, and any `.env` that git does not track. Raises UsageError.
     """
     settings = layers.user_folder(environ)
@@ -166,9 +165,9 @@ def place_of(target: Path, environ: Mapping[str, str]) -> dict[str, str]:
 def _surveyed(
     root: Path, top: Path, given: list[layers.Layer], data: Sequence[str]
 ) -> tuple[snapshot.Survey, tuple[str, ...], list[str]]:
-    """The survey of `root` with the settings of the project in `top`, whatever experiment is submitted.
+    """The survey of `root` with the settings of the project in `top`, whichever experiment is submitted.
 
-    Also `data`, from `root`, and what is never sent of it.
+    Also returns `data` relative to `root`, and the paths below `root` that are never sent.
     """
     within = os.path.relpath(os.path.realpath(top), os.path.realpath(root))
     its_data = sorted(os.path.normpath(f"{within}/{path}") for path in data)
@@ -189,9 +188,9 @@ def _surveyed(
 
 
 class _Digests:
-    """Digests of files by their state, kept from one survey to the next.
+    """A cache of file digests by file state, stored between surveys.
 
-    A file that changed shortly before it was read may change again without a new time, so its digest is not kept.
+    A file that changed shortly before it was read can change again within the same timestamp. Its digest is not stored.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -208,7 +207,7 @@ class _Digests:
             return SentFile(stat.S_IFREG | stat.S_IMODE(state.st_mode) & 0o777, state.st_size, known[-1])
         began, digest, size = now(), hashlib.sha256(), 0
         try:
-            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - of thousands
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - thousands of files
                 before = os.fstat(file.fileno())
                 while chunk := file.read(CHUNK):
                     digest.update(chunk)
@@ -238,7 +237,7 @@ def send(
 ) -> dict[str, str]:
     """Let the cluster have the project's tree. Returns what `enter` needs over there. Raises SerriedError.
 
-    After a cut it continues in a new connection. `observe` gets (0, size) before content is sent, and may raise.
+    An interrupted transfer continues on a new connection. `observe` gets (0, size) before any content, and may raise.
     """
     try:
         return _send(session, project, observe)
@@ -279,9 +278,9 @@ def _send(session: RemoteSession, project: LocalProject, observe: Observe) -> di
 
 
 def _contents(project: LocalProject, missing: Sequence[tuple[int, int]], observe: Observe) -> Iterator[bytes]:
-    """The files that are missing, from their offsets, as one stream. A file that is shorter now ends the stream.
+    """The missing files, from their offsets, as one stream. A file that is shorter now ends the stream.
 
-    The stream has parts, each compressed in its own way: content that does not become smaller stays as it is.
+    Each part of the stream has its own compression level: content that does not shrink is stored as it is.
     """
     paths, sent = sorted(project.sent.files), 0
     rest = {number: project.sent.files[paths[number]].size - offset for number, offset in missing}
@@ -309,7 +308,7 @@ def _contents(project: LocalProject, missing: Sequence[tuple[int, int]], observe
 
 
 def _level(size: int, chunk: bytes) -> int:
-    """How hard to compress a file that begins with `chunk`."""
+    """The zlib level for a file that begins with `chunk`."""
     if size < SMALL:
         return 6
     return 1 if len(zlib.compress(chunk, 1)) < WORTH * len(chunk) else 0
@@ -451,7 +450,7 @@ class _Inflated:
             except zlib.error:
                 return b""
             self._packed = self._unpacker.unconsumed_tail
-            if self._unpacker.eof:  # of this part of the stream
+            if self._unpacker.eof:  # the end of this part of the stream
                 self._packed, self._unpacker = self._unpacker.unused_data, zlib.decompressobj()
             if data or is_at_end:
                 return data
@@ -595,7 +594,7 @@ def _complete(folder: Path, sent: SentProject) -> None:
         make_directory(aside / sent.name)
     for path in sent.data:
         if f"{sent.name}/{path}" not in sent.files:
-            make_directory(aside / sent.name / path)  # it may be empty
+            make_directory(aside / sent.name / path)  # the folder may be empty
     file_tree.remove(aside / INCOMING)
     write_bytes(aside / MANIFEST, json.dumps(sent.to_json()).encode(), durable=False)
     if (folder / MANIFEST).is_file():  # another transfer of the same tree was first
@@ -627,7 +626,7 @@ def _complete(folder: Path, sent: SentProject) -> None:
 
 
 def _linked() -> set[str]:
-    """The digests of trees with data that a run links which has not ended."""
+    """The digests of trees whose data is linked by a run that has not ended."""
     found = set()
     for record in index.all_runs().open:
         with contextlib.suppress(RecordUnreadable):

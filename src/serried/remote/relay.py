@@ -31,13 +31,13 @@ _OF_TERMINAL = ("TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR")
 _GLANCE_SECONDS = 2.0
 """How long a list waits for a cluster."""
 SHOWN_BYTES, MUCH_BYTES = 1_000_000, 1 << 30
-"""More content is shown while it is sent; and is sent only after a confirmation."""
+"""Sizes above which sending shows progress, and needs a confirmation."""
 LARGE = "copy large data to the cluster once (`scp`), and name its path there in `data.stage`"
 _INSTEAD = {
     "watch": ("watch --web", "serried watch RUN, on the terminal"),
     "track": ("track tensorboard", "serried fetch RUN --follow --to DIR, and `tensorboard --logdir DIR` here"),
 }
-"""What needs libraries over there, and what serves instead."""
+"""Commands that need libraries over there, and what to type instead."""
 _REMEMBERED = 50
 """The most runs that are known here without a connection."""
 
@@ -51,9 +51,9 @@ def relay(
 ) -> int:
     """Run the command `words` on the login node of the cluster, show its output, and return its exit status.
 
-    `across`: it `reads` and ends with the connection, or it `changes` something, or it `repeats` a run, for which the
-    project's secrets travel; it `submits` to the cluster of its settings, and never to that of a run which it mentions;
-    or it `stays`, and is refused.
+    `across` is the command's kind. One that `reads` ends with the connection. Others run to their end: one that
+    `changes` something; one that `repeats` a run, with the project's secrets; and one that `submits`, to the cluster of
+    its settings, never to the cluster of a run in its options. One that `stays` is refused.
     """
     if across == "submits" and not error.names_cluster:
         hint = f"`--cluster {error.cluster}`, without `--dry-run`, submits where that run is"
@@ -62,7 +62,7 @@ def relay(
         what, instead = _INSTEAD.get(words[0], (words[0], None))
         raise UsageError(f"`serried {what}` works only on a login node of `{error.cluster}`", hint=instead)
     if across == "repeats":
-        from serried.submission.request import secrets_in  # a list of runs needs none of it
+        from serried.submission.request import secrets_in  # a list of runs does not need it
 
         error.variables = secrets_in(Path.cwd(), error.cluster, os.environ)
     terminals = [stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)]
@@ -98,14 +98,14 @@ def relay(
 
 
 def renew(session: RemoteSession) -> None:
-    """Know what a command has changed; if the cluster does not answer now, the next list asks again."""
+    """Update the known runs after a command. If the cluster does not answer now, the next list asks it again."""
     with contextlib.suppress(SerriedError):
         _ask(session, _REMEMBERED, _GLANCE_SECONDS)
 
 
 @contextlib.contextmanager
 def _session(cluster: str, across: str) -> Iterator[RemoteSession]:
-    """Once a request that changes something was sent, its session never raises NotConnected."""
+    """A session. If NotConnected is raised within it, no request that changes something was sent; the error says so."""
     try:
         with session_with(cluster) as session:
             yield session
@@ -117,7 +117,7 @@ def _session(cluster: str, across: str) -> Iterator[RemoteSession]:
 
 @contextlib.contextmanager
 def _sending(*, is_agreed: bool) -> Iterator[Callable[[int, int], None]]:
-    """Shows the content that is sent. Raises UsageError if it is much, and nobody agrees."""
+    """Show the progress of sending. Raises UsageError if there is much to send and the user does not confirm."""
     with contextlib.ExitStack() as stack:
         lines: list[console.MovingLine] = []
 
@@ -141,9 +141,9 @@ def _sending(*, is_agreed: bool) -> Iterator[Callable[[int, int], None]]:
 def through_tunnel(
     error: Elsewhere, words: Sequence[str], carry: Callable[[int, int], Mapping[str, Any] | None]
 ) -> Mapping[str, Any]:
-    """Run `words` on the login node, with the descriptors that `carry` reads from and writes to as stdout and stdin.
+    """Run `words` on the login node. `carry` gets descriptors to read its stdout and to write its stdin.
 
-    Returns what `carry` does. Raises NotConnected if the connection breaks, and SystemExit if the command fails.
+    Returns the result of `carry`. Raises NotConnected if the connection breaks, SystemExit if the command fails.
     """
     (given, gives), (takes, taken) = os.pipe(), os.pipe()
     ended: list[int | SerriedError] = []
@@ -156,7 +156,7 @@ def through_tunnel(
                 ended.append(
                     session.call(request, stdin=stdin, on_output=_writer(taken), on_errors=_writer(2), is_live=True)
                 )
-            except (SerriedError, OSError, ValueError) as lost:  # of a closed file, after Ctrl-C
+            except (SerriedError, OSError, ValueError) as lost:  # ValueError: a closed file, after Ctrl-C
                 ended.append(lost if isinstance(lost, SerriedError) else ConnectionLost(str(lost)))
             finally:
                 os.close(taken)
@@ -167,7 +167,7 @@ def through_tunnel(
             last = carry(takes, gives)
         except BaseException:
             session.close()
-            thread.join(_GLANCE_SECONDS)  # it may still connect
+            thread.join(_GLANCE_SECONDS)  # the thread may still be connecting
             raise
         finally:
             for descriptor in (takes, gives):
@@ -179,7 +179,7 @@ def through_tunnel(
         raise NotConnected(f"the connection to `{error.cluster}` broke, and its tunnel with it", hint=hint)
     if isinstance(problem, SerriedError):
         raise problem
-    if last is None:  # it has said why
+    if last is None:  # the command printed the reason
         raise SystemExit(problem or 1)
     return last
 
@@ -238,11 +238,11 @@ def listings(
     users: Sequence[str] = (),
     opened: Callable[[str], AbstractContextManager[RemoteSession]] | None = None,
 ) -> list[ClusterRuns]:
-    """The runs of each cluster: as it answers now, or within two seconds, else as it answered last.
+    """The runs of each cluster, as it answers within two seconds, else as it answered last.
 
-    Clusters that the settings name no more are left out.
-    With `word`, the older ones are those whose id, name or experiment begins so. With `users`, the runs are those
-    that they share, which are not known here without an answer. `opened` gives open sessions.
+    Clusters that the settings no longer name are left out. With `word`, older runs are those whose id, name or
+    experiment begins with it. With `users`, the runs are those that these users share; without an answer there are
+    none, as they are not stored here. `opened` returns open sessions.
     """
     unknown = {cluster: ClusterRuns(cluster, 0.0, []) for cluster in clusters}
     known = unknown if users else {cluster: index.last_answer(cluster) for cluster in clusters}
@@ -273,13 +273,13 @@ def listings(
 
 
 def _ask(session: RemoteSession, most: int, seconds: float, word: str = "", users: Sequence[str] = ()) -> ClusterRuns:
-    """Ask for the runs of a cluster, and keep the answer, unless it is about other users."""
+    """Ask a cluster for its runs, and store the answer unless it is about other users."""
     found = session.ask("listing", {"most": most, "word": word, "users": list(users)}, seconds=seconds)
     try:
         answer = ClusterRuns(session.cluster, time.time(), index.runs_elsewhere(found["runs"]))
     except (LookupError, TypeError, ValueError):
         raise SerriedError(f"what `{session.cluster}` sent are not runs") from None
     if not users:
-        with contextlib.suppress(OSError):  # a full home: the answer is as good
+        with contextlib.suppress(OSError):  # a full home: the answer is still valid
             index.remember(answer if word else answer._replace(runs=answer.runs[:_REMEMBERED]))
     return answer

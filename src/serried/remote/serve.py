@@ -67,7 +67,7 @@ KEPT = re.compile(
     r"PATH|MODULEPATH|LD_LIBRARY_PATH|SLURM_CONF|PBS_(EXEC|SERVER|DEFAULT|CONF_FILE)|XDG_[A-Z_]+|LANG|LC_[A-Z]+"
     r"|(?!\w*(AUTH|CRED|KEY|PASS|SECRET|TOKEN))\w*(SCRATCH|WORK|PROJECT|STORE)\w*"
 )
-"""The variables of a login shell that a file may keep, if their values are paths or words without use to a thief."""
+"""The variables of a login shell that may be stored in a file. Their values are paths or plain words, not secrets."""
 PLAIN = re.compile(r"[\w./:@+,~ -]*")
 _TERMINAL = (
     "import json,sys;from pathlib import Path;sys.path[:0]=json.loads(sys.argv[1]);"
@@ -190,9 +190,9 @@ class _Stream(io.TextIOWrapper):
 
 
 def enter_login_shell(base: Path, more: Mapping[str, str], *, is_fresh: bool) -> None:
-    """Give this process the environment of a login shell, and `more` on top: sites set much of it for those alone.
+    """Give this process the environment of a login shell, plus `more`: many sites set variables only in login shells.
 
-    Without `is_fresh`, the paths of an earlier one are enough, if there was one today.
+    Without `is_fresh`, stored variables of a login shell of the last 24 hours are enough.
     """
     kept = base / "environment"
     known: Mapping[str, Any] | None = None
@@ -202,7 +202,7 @@ def enter_login_shell(base: Path, more: Mapping[str, str], *, is_fresh: bool) ->
     if not known:
         known = _ask_login_shell()
         paths = {name: value for name, value in known.items() if KEPT.fullmatch(name) and PLAIN.fullmatch(value)}
-        with contextlib.suppress(OSError):  # a full home: the shell is asked each time
+        with contextlib.suppress(OSError):  # a full home: each request starts the shell
             files.write_bytes(kept, json.dumps(paths).encode(), durable=False)
     os.environ.update(known)
     os.environ.update(more)
@@ -210,7 +210,7 @@ def enter_login_shell(base: Path, more: Mapping[str, str], *, is_fresh: bool) ->
 
 
 def _ask_login_shell() -> dict[str, str]:
-    """If it does not answer, the environment that ssh gave is what there is."""
+    """The variables of a login shell; empty, with a note, if it does not answer. Also sets its umask."""
     login = os.environ.get("SHELL", "")
     program = login if Path(login).name in ("bash", "zsh", "fish") else "bash"
     mark = f"serried{os.urandom(8).hex()}"
@@ -247,7 +247,7 @@ def _work(request: dict[str, Any], base: Path) -> int:
 
 
 def _enter(request: dict[str, Any], base: Path) -> None:
-    """Have the environment and the folder of a request. Raises SerriedError."""
+    """Enter the environment and the folder of a request. Raises SerriedError."""
     enter_login_shell(base, request.get("env", {}), is_fresh=bool(request.get("changes")))
     os.chdir(os.environ.get("HOME", "/"))
     if (where := request.get("directory")) is not None:
@@ -395,7 +395,7 @@ def keep(folder: Path, request: dict[str, Any], base: Path) -> int:
         me = {"host": socket.gethostname(), **myself()._asdict()}
         files.write_json(folder / "keeper", me)
         files.write_reserve(folder / "reserve")
-        (folder / "signals").touch()  # of other login nodes: NFS looks at the server when an existing file is opened
+        (folder / "signals").touch()  # for other login nodes: on NFS, opening an existing file asks the server
         os.write(spool, frames.encode(0, frames.OUTPUT))  # the laptop then knows that it was started
         child = RequestProcess(lambda: _work(request, base), os.dup(0))
     except OSError as error:
@@ -427,8 +427,8 @@ def keep(folder: Path, request: dict[str, Any], base: Path) -> int:
 
 
 def _delete_old(folder: Path) -> None:
-    """Delete what is old beside a new request. A keeper touches its file. What no terminal took may hold secrets."""
-    now = folder.stat().st_mtime  # by the clock of the file system, as the others
+    """Delete old requests beside a new one. Keepers touch their files. Requests without a taker may hold secrets."""
+    now = folder.stat().st_mtime  # by the file system's clock, like the other times
     for other in folder.parent.iterdir():
         with contextlib.suppress(OSError):
             keeper = other / "keeper"
@@ -494,7 +494,7 @@ class FarEnd:
             answer = {"status": 2, "error": f"unknown function: `{function}`"}
             self.wire.send(frames.encode_json(channel, frames.EXIT, answer))
             return
-        if function == "python":  # here, so that further calls in this session find it imported
+        if function == "python":  # import it here, once for all calls of this session
             importlib.import_module(FUNCTIONS[function].partition(":")[0])
         reads, writes = os.pipe()
         self.inputs[channel] = Input(writes)

@@ -40,7 +40,7 @@ class Traits(NamedTuple):
     survey_command: str = ""
     """The program of the first of these commands."""
     alive: tuple[str, ...] = ()
-    """A command that fails unless the scheduler answers, at little cost to it."""
+    """A command that is cheap for the scheduler, and fails unless the scheduler answers."""
     command: str = ""
     """A program whose presence alone, without a cluster, deserves a note: packages on a laptop."""
     is_this_machine: bool = False
@@ -175,7 +175,7 @@ class Scheduler(Protocol):
         """
 
     def poll_others(self, users: Sequence[str]) -> Mapping[tuple[str, int | None], Job]:
-        """The queued and running jobs of other users, as far as the scheduler shows them: one question for all.
+        """The queued and running jobs of other users, as far as the scheduler shows them, in one query for all users.
 
         Raises SchedulerUnreachable.
         """

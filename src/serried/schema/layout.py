@@ -167,7 +167,7 @@ class AttemptDirectory:
     exit = _Below("exit.json")
     live = _Below("live.json")
     notebook = _Below("notebook.json")
-    """The port and the token of `serried notebook`, for its owner alone."""
+    """The port and the token of `serried notebook`, readable only by the owner."""
     reserve = _Below("reserve")
     """Space for the last files of the attempt: deleted before them if the disk is full, and after them otherwise."""
 

@@ -303,7 +303,7 @@ LINE_BY_LINE = (".csv", ".tsv", ".txt", ".log", ".jsonl", ".out", ".err")
 
 
 def is_append_only(name: str) -> bool:
-    """Whether a file of this name is written record by record, and so is useful before it is complete."""
+    """Whether a file of this name is written record by record, so that it is useful before it is complete."""
     name = name.lower()
     return "tfevents" in name or name.endswith(LINE_BY_LINE)
 

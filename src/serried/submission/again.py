@@ -234,7 +234,7 @@ def _prepare_recorded(
 
 
 def check_links(run: str, plan: Plan) -> None:
-    """Raises UsageError if data that another machine has sent was deleted since."""
+    """Raise UsageError if data that another machine sent has been deleted since."""
     tree = sent_tree(plan.source.directory)
     for path in plan.source.links if tree else ():
         if not os.path.lexists(Path(plan.source.directory, path)):

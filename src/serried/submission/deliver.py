@@ -187,7 +187,7 @@ def behind(prepared: Prepared, submitted: Mapping[str, Sequence[str]]) -> Prepar
 
 
 def refuse_in_place(prepared: Prepared) -> None:
-    """Raise UsageError for a run in the tree of a project that a laptop has sent: the tree is soon deleted."""
+    """Raise UsageError for an in-place run in a project tree that a laptop sent: that tree is soon deleted."""
     source = prepared.plan.source
     if not source.snapshot and sent_tree(source.directory):
         hint = "leave out `--in-place` and `project.snapshot = false`, or log in to the cluster and submit there"
@@ -232,7 +232,7 @@ def deliver(prepared: Prepared) -> Record:
 
 @contextlib.contextmanager
 def _umask_of(plan: Plan) -> Iterator[None]:
-    """The umask of this user would take the group's part of a shared run away. It is the same for all threads."""
+    """Set the umask of a shared run: the user's own may lock the group out. All threads of a process share it."""
     if plan.share == "user":
         yield
         return
@@ -415,10 +415,10 @@ def _make_new(path: Path, mode: int) -> None:
     for _ in range(TRIES):
         with contextlib.suppress(FileNotFoundError):
             make_directory(path.parent, mode)
-            for above in path.parents[:3] if mode & stat.S_IRWXG else ():  # a private run may have made them
+            for above in path.parents[:3] if mode & stat.S_IRWXG else ():  # a private run may have created them
                 present = stat.S_IMODE(above.stat().st_mode)
                 if present | mode != present and above.stat().st_uid == os.getuid():
-                    above.chmod(present | mode)  # with setgid
+                    above.chmod(present | mode)  # keeps setgid
             path.mkdir(mode=mode)
             return
     path.mkdir(mode=mode)

@@ -439,7 +439,7 @@ print(json.dumps({"python": platform.python_version(), "prefix": sys.prefix, "PA
 def about(
     plan: Plan, variables: Mapping[str, str], container: Sequence[str] | None = None, package: str = "torch"
 ) -> dict[str, str | None]:
-    """`python` (its version), `prefix` and the version of `package` (None without) of the active Python.
+    """`python` (its version) and `prefix` of the active Python, and the version of `package` there, or None.
 
     Raises EnvironmentFailed.
     """

@@ -124,7 +124,7 @@ def find_files(selection: Selection, wanted: Sequence[str], target: Path) -> Fet
     folder of the project, outputs below the same folder of the tree keep their paths from there. If two files have the
     same destination, a result keeps it, and an output goes to a folder `outputs` there.
 
-    Of a run of another user these are results and checkpoints without links, which may lead to files of this user.
+    For another user's run, these are results and checkpoints, without links: those may lead to files of this user.
     """
     owner = selection.record.owner
     entries: list[FetchEntry] = []
@@ -171,7 +171,7 @@ def find_files(selection: Selection, wanted: Sequence[str], target: Path) -> Fet
 def note_fetched(selection: Selection, found: FetchMatches, report: Report, target: Path) -> None:
     """Record the files that are in `target` now: `clean` may delete these outputs, the next fetch replace the copies.
 
-    Not for runs of other users. Raises OSError if the run directory cannot be written.
+    Does nothing for runs of other users. Raises OSError if the run directory cannot be written to.
     """
     if selection.record.owner:
         return
@@ -432,7 +432,7 @@ def _add(entries: dict[str, FetchEntry], root: Path, path: str, entry: os.DirEnt
 
 
 def while_it_runs(entries: Sequence[FetchEntry]) -> list[FetchEntry]:
-    """What is useful before the run has ended: logs and tables without a line that is cut, no torn checkpoint."""
+    """Entries that are useful before the run has ended: logs and tables up to a complete line, complete checkpoints."""
     whole: dict[Path, bool] = {}
     found = []
     for entry in entries:
@@ -457,7 +457,7 @@ def while_it_runs(entries: Sequence[FetchEntry]) -> list[FetchEntry]:
 
 
 def _whole_lines(path: Path, size: int) -> int:
-    """The bytes up to the end of the last line that is complete; all of a file that has no lines."""
+    """The number of bytes up to the end of the last complete line; all bytes of a file without lines."""
     if "tfevents" in path.name:
         return size
     with files.open_regular(path) as file:
@@ -468,7 +468,7 @@ def _whole_lines(path: Path, size: int) -> int:
 
 
 class SettledFiles:
-    """The files that do not change from one look to the next, and those that may be copied while they grow."""
+    """Selects files that did not change between two looks, and files that may be copied while they grow."""
 
     def __init__(self) -> None:
         self._before: dict[Path, tuple[int, int]] = {}
@@ -581,7 +581,7 @@ class _Copying:
 
 
 def decide(entry: FetchEntry, target: Path, observe: OnCopied, *, force: bool) -> str:  # noqa: PLR0911
-    """COPIED, SAME or KEPT; EQUAL_SIZE where only content can tell, and it is on another machine.
+    """COPIED, SAME or KEPT; EQUAL_SIZE if only the content can tell, and the content is on another machine.
 
     Raises OSError if `target` cannot be replaced by an entry of this kind.
     """
@@ -615,9 +615,9 @@ def decide(entry: FetchEntry, target: Path, observe: OnCopied, *, force: bool) -
 
 
 def _is_equal(source: Path, target: Path, observe: OnCopied) -> bool:
-    """Whether `source` begins with `target`: a run may have written again what the project has, or its log has grown.
+    """Whether `source` begins with `target`: a run may have rewritten a file of the project, or its log has grown.
 
-    A copy that was interrupted is in no ledger.
+    Interrupted copies are not in a ledger, so only the content shows that `target` is one.
     """
     with contextlib.suppress(PermissionError), files.open_regular(source) as wanted, target.open("rb") as present:
         while chunk := present.read(fs_copy.CHUNK):
@@ -639,7 +639,7 @@ def state_of(path: Path) -> tuple[int, int] | None:
 def copy_file(path: Path, target: Path, observe: OnCopied, most: int | None = None) -> None:
     """Copy to a temporary name that depends on the source alone, so that a later copy continues this one.
 
-    With `most`, copy so many bytes of a file that grows.
+    With `most`, copy at most that many bytes: the file may grow.
     """
     for _ in range(TRIES):
         with files.open_regular(path) as source:

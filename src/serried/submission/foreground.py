@@ -488,7 +488,7 @@ def check_joinable(status: RunStatus, node: int = 0) -> None:
 
 
 def joining(status: RunStatus, node: int, text: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:
-    """The command that runs the lines `text` on that node, in the run's job and on our terminal if there is one."""
+    """The command that runs the script `text` on a node, in the run's job, and on our terminal if there is one."""
     plan, job = status.record.plan, status.job or ""
     scheduler = schedulers.get(plan.site.scheduler)
     return scheduler.join(

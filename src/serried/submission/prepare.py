@@ -116,7 +116,7 @@ def prepare(
 
 
 def _about_sent(plan: Plan, resolved: config.Resolved, project: Path) -> Iterator[str]:
-    """A note about `data.send`, for another cluster. Raises UsageError for a path that does not exist."""
+    """A note on the size of `data.send`, for another cluster. Raises UsageError for a path that does not exist."""
     sent = resolved.experiment.data.send
     snapshot.check_data(project, sent)
     if sent and resolved.is_elsewhere:
@@ -577,7 +577,7 @@ def job_environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _or_in_place() -> Iterator[None]:
-    """Hint at it where a snapshot is not possible, unless another machine has sent the command."""
+    """Suggest an in-place run if a snapshot is impossible, unless another machine sent the command."""
     try:
         yield
     except UsageError as error:

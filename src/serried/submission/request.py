@@ -126,7 +126,7 @@ def decide(request: Request, directory: Path, environ: Mapping[str, str], *, amo
 
 @contextlib.contextmanager
 def _hint_at_clusters(resolved: config.Resolved, directory: Path, environ: Mapping[str, str]) -> Iterator[None]:
-    """If this machine cannot run it, name the clusters that the user has described or logged in to."""
+    """If this machine cannot run the request, name the clusters that the user has described or logged in to."""
     try:
         yield
     except UsageError as error:
@@ -138,7 +138,7 @@ def _hint_at_clusters(resolved: config.Resolved, directory: Path, environ: Mappi
 
 
 def check_here(resolved: config.Resolved, environ: Mapping[str, str], data: tuple[str, ...] = ()) -> None:
-    """Raise Elsewhere if the cluster's own login node must do it, with this `data` of the project."""
+    """Raise Elsewhere if the cluster's own login node must submit, with this `data` of the project."""
     if resolved.is_elsewhere:
         name = resolved.cluster.name
         check_data(Path(resolved.project.directory), data)
@@ -153,26 +153,26 @@ def check_here(resolved: config.Resolved, environ: Mapping[str, str], data: tupl
 
 
 def _secrets(resolved: config.Resolved, environ: Mapping[str, str]) -> dict[str, str]:
-    """The secrets that the settings name, with the values that they have here."""
+    """The secrets that the settings name, with their values on this machine."""
     its, webhook = resolved.experiment.environment.planned, resolved.experiment.notify.webhook
     found = {secret: environ[secret] for secret in (*its.secrets, webhook or "") if secret in environ}
-    if its.env_file_path:  # the file stays here
+    if its.env_file_path:  # only its values are sent
         found |= {**shell_words.read_env_file(Path(its.env_file_path)), names.SENT_SECRETS: ",".join(its.env_file)}
     return found
 
 
 def secrets_in(directory: Path, cluster: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """The secrets of all experiments of a project, for an old run of it. Raises UsageError."""
+    """The secrets of all experiments of a project, to rerun an old run. Raises UsageError."""
     found = []
     for name in config.catalogue(directory, environ).experiments or (None,):
-        with contextlib.suppress(UsageError):  # the run has its own settings
+        with contextlib.suppress(UsageError):  # an old run has its own settings
             command = None if name else ()
             found.append(_secrets(config.resolve(name, command, {}, cluster, directory, environ), environ))
     return _merged(found)
 
 
 def _merged(secrets: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Raises UsageError if one has two values."""
+    """All secrets in one. Raises UsageError if two values of a secret differ."""
     merged: dict[str, str] = {}
     for name, value in ((name, value) for each in secrets for name, value in each.items()):
         if name == names.SENT_SECRETS and merged.get(name):
@@ -269,7 +269,7 @@ def decide_all(
 
 
 def _together(elsewhere: Sequence[Elsewhere], here: Sequence[str]) -> Elsewhere:
-    """One command for all, with the secrets and the data of each. Raises UsageError for several clusters."""
+    """One Elsewhere for all experiments, with their secrets and data. Raises UsageError for several clusters."""
     first = elsewhere[0]
     if others := {*here, *(each.cluster for each in elsewhere)} - {first.cluster}:
         hint = "submit the experiments of each cluster in a command of their own, or pass --cluster NAME"
@@ -277,7 +277,6 @@ def _together(elsewhere: Sequence[Elsewhere], here: Sequence[str]) -> Elsewhere:
     first.variables = _merged(each.variables for each in elsewhere)
     if first.data is not None:
         first.data = tuple(dict.fromkeys(path for each in elsewhere for path in each.data or ()))
-    first.data = tuple(dict.fromkeys(path for each in elsewhere for path in each.data or ()))
     return first
 
 

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 NEVER_TAKEN = ("__pycache__", "*.pyc", "*.pyo", ".git")
 """Caches that git lists if they are neither tracked nor ignored."""
 IN_PLACE = "in-place"
-"""The code of errors that a run in place does not have."""
+"""The code of errors that an in-place run avoids."""
 PRIVATE = ".env"
 """This file holds secrets by convention. If git does not track it, the snapshot links it."""
 SCAN_LIMIT = 200_000
@@ -144,7 +144,7 @@ class SentProject(NamedTuple):
     settings: str = ""
     """The folder of the user's settings there."""
     data: tuple[str, ...] = ()
-    """Entries of `data.send`, from the project's folder. Their files are read-only, and a snapshot links them."""
+    """Paths of `data.send`, relative to the project's folder. Their files are read-only, and a snapshot links them."""
 
     @property
     def head(self) -> dict[str, object]:
@@ -278,9 +278,9 @@ def survey(
 
 
 def _survey_sent(project: Path, sent: SentProject, excluded: Sequence[str]) -> Survey:
-    """Of a tree that another machine sent. Only `data.send` is linked: what else git ignores there is not here.
+    """Survey a tree that another machine sent. Only `data.send` is linked: other files that git ignores were not sent.
 
-    Raises SerriedError if a file is not as it was sent. Then the tree does not count any more, and is sent again.
+    Raises SerriedError if a file has changed since it was sent. The tree is then invalid, and is sent again.
     """
     manifest = project.parent / MANIFEST
     latest, top = manifest.stat().st_mtime_ns, f"{sent.name}/"
@@ -302,7 +302,7 @@ def _survey_sent(project: Path, sent: SentProject, excluded: Sequence[str]) -> S
 
 
 def check_data(project: Path, paths: Sequence[str]) -> None:
-    """Raises UsageError for a path of `data.send` that cannot be sent."""
+    """Raise UsageError for a path of `data.send` that cannot be sent."""
     for path in paths:
         if not (project / path).exists():
             there = [entry.name for entry in itertools.islice(project.iterdir(), FILES_LIMIT)]
@@ -314,9 +314,9 @@ def check_data(project: Path, paths: Sequence[str]) -> None:
 
 
 def data_files(root: Path, data: Sequence[str], excluded: Sequence[str] = ()) -> dict[str, os.stat_result]:
-    """The files and links of `data.send`, by path below `root`. A link that is named itself stands for its target.
+    """The files and links of `data.send`, by path below `root`. A link that `data.send` names stands for its target.
 
-    Raises UsageError for a pipe, for a folder that cannot be listed, and for more files than a quota has room for.
+    Raises UsageError for a pipe, for a folder that cannot be listed, and for more files than FILES_LIMIT.
     """
     found: dict[str, os.stat_result] = {}
 
@@ -324,7 +324,7 @@ def data_files(root: Path, data: Sequence[str], excluded: Sequence[str] = ()) ->
         raise UsageError(f"`data.send`: cannot list `{error.filename}`: {error.strerror}") from error
 
     for path in data:
-        if not ((root / path).is_file() or (root / path).is_dir()):  # to read a pipe would take for ever
+        if not ((root / path).is_file() or (root / path).is_dir()):  # reading a pipe would block
             raise UsageError(f"`data.send` names `{path}`, which is neither a file nor a folder")
         below = tree.walk(str(root), path, refuse) if (root / path).is_dir() else ()
         found |= {} if (root / path).is_dir() else {path: (root / path).stat()}
@@ -483,7 +483,7 @@ def _sizes(project: Path, files: Iterable[str]) -> dict[str, int]:
     sizes = {}
     for path in files:
         try:
-            status = os.lstat(f"{project}/{path}")  # of thousands: `Path` takes longer than the call
+            status = os.lstat(f"{project}/{path}")  # for thousands of files, `Path` is slower than the call
             if stat.S_ISLNK(status.st_mode) and (project / path).readlink().match(LOG_OF_SCRIPT):
                 continue
         except (FileNotFoundError, NotADirectoryError):

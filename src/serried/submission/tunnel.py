@@ -1,8 +1,8 @@
-"""The way of a tunnel to a node on which a run runs: a step of its job, whose stdin and stdout carry frames.
+"""A tunnel to a node of a run: a step of the run's job, whose stdin and stdout carry frames.
 
-All connections share that step. `cli.tunnel` has the end that accepts them. If the run is elsewhere, `serve` is at work
-on its login node, and ssh carries the frames. So no port is open there, and neither ssh nor a site's network needs to
-forward anything.
+All connections share that step. `cli.tunnel` accepts them. If the run is on another cluster, `serve` runs on the login
+node, and ssh carries the frames. So no port is open on the login node, and neither ssh nor the site's network has to
+forward ports.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _TAIL = 5
 END_SECONDS = 60.0
 """Limit for the scheduler to report the end of an attempt whose processes have ended."""
 REFUSED_SECONDS = 15.0
-"""The same, if the scheduler refuses a step of the job: it may just have ended."""
+"""The same if the scheduler refuses a step of the job: the job may have just ended."""
 NOTEBOOK = ("python", "-m", "serried.train.notebook")
-"""The command of a run whose port a tunnel knows."""
+"""The command of a notebook: its run writes the port for the tunnel to a file."""
 
 
 class TunnelTarget(NamedTuple):
     selection: Selection
     port: int | None
-    """None: that of its notebook."""
+    """None for the port of the run's notebook."""
     node: int = 0
 
 
 def node_of(plan: Plan, node: int | None, rank: int | None) -> int:
-    """The node of the run that is meant. Raises UsageError if it has no such node or rank."""
+    """The number of the requested node, or of the rank's node. Raises UsageError if the run does not have it."""
     kind, number, count = ("node", node or 0, plan.allocation.nodes)
     if rank is not None:
         kind, number, count = ("rank", rank, plan.world_size)
@@ -54,10 +54,10 @@ def node_of(plan: Plan, node: int | None, rank: int | None) -> int:
 def hold(
     target: TunnelTarget, carry: Callable[[int, int, Mapping[str, Any]], object], say: Callable[[str], None]
 ) -> RunStatus:
-    """Have connections carried to the run's node, in each of its attempts, until the run has ended.
+    """Carry connections to the run's node, in each of its attempts, until the run has ended.
 
     `carry` gets the descriptors from and to the node, and the facts `run`, `host`, `port`, `seconds_left` (or None),
-    and of a notebook its `token`.
+    and, for a notebook, `token`.
     """
     while True:
         status = _await_attempt(target, say)
@@ -69,7 +69,7 @@ def hold(
 
 
 def serve(target: TunnelTarget, say: Callable[[str], None]) -> None:
-    """The same for another machine, whose end of the tunnel is at our stdin and stdout, in one attempt."""
+    """The same for one attempt, and for another machine, whose end of the tunnel is our stdin and stdout."""
     status = _await_attempt(target, say)
     if not status.has_ended:
         facts = _facts(status, target)
@@ -92,7 +92,7 @@ def _send(kind: int, value: Mapping[str, Any]) -> None:
 
 
 def _await_attempt(target: TunnelTarget, say: Callable[[str], None]) -> RunStatus:
-    """The status once an attempt runs, with its notebook if that is the target; or once the run has ended.
+    """Wait until an attempt runs, and its notebook if that is the target, or until the run has ended.
 
     Raises UsageError if the run is in a job around us, and SerriedError if it never starts.
     """
@@ -101,7 +101,7 @@ def _await_attempt(target: TunnelTarget, say: Callable[[str], None]) -> RunStatu
         status = statuses_of([selection])[0]
         if status.has_ended:
             return status
-        if never_starts(status) and has_looked:  # between two queries a job may have ended
+        if never_starts(status) and has_looked:  # a job may end between two queries
             raise SerriedError(f"{status.id} never starts: {why_never(status)}", hint=f"serried why {status.id}")
         if status.state == names.RUNNING and status.node_names and not _is_over(status, target):
             check_joinable(status, target.node)
@@ -124,7 +124,7 @@ def _facts(status: RunStatus, target: TunnelTarget) -> dict[str, Any]:
     if target.port is None:
         notebook = files.read_json(target.selection.place.attempt(status.attempt or 0).notebook) or {}
     left, limit = status.progress and status.progress.limit_seconds_left, status.record.plan.allocation.time_seconds
-    if left is None and limit and status.started:  # the head agent has written nothing yet
+    if left is None and limit and status.started:  # the head agent has not written its file yet
         left = limit - (time.time() - status.started)
     host = status.node_names[target.node]
     return {"run": status.id, "host": host, "port": target.port, "seconds_left": left, **notebook}
@@ -132,7 +132,7 @@ def _facts(status: RunStatus, target: TunnelTarget) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _on_node(status: RunStatus, target: TunnelTarget, port: int, *, piped: bool = True) -> Iterator[shell.Child]:
-    """The program beside the ranks. Raises SerriedError if it ends, and its attempt does not."""
+    """Start the tunnel's program beside the ranks. Raises SerriedError if it ends before the attempt does."""
     words = [str(status.attempt), str(port), *([] if status.task is None else [str(status.task)])]
     text = script.render_errand(status.record.plan, ("tunnel", *words), python=sys.executable)
     argv = joining(status, target.node, text, (), has_terminal=False)
@@ -142,7 +142,7 @@ def _on_node(status: RunStatus, target: TunnelTarget, port: int, *, piped: bool 
         try:
             yield process
         finally:
-            if process.stdin:  # the program ends with it
+            if process.stdin:  # the program ends at the end of its input
                 process.stdin.close()
             for stop in (process.terminate, process.kill):
                 if not shell.has_ended(process, 5.0):
@@ -158,7 +158,7 @@ def _on_node(status: RunStatus, target: TunnelTarget, port: int, *, piped: bool 
 
 
 def _ends(before: RunStatus, target: TunnelTarget, seconds: float) -> bool:
-    """Whether the attempt is over within so many seconds, as its processes are."""
+    """Whether the attempt ends within `seconds`. Its processes have ended."""
     deadline = time.monotonic() + seconds
     while True:
         status = statuses_of([target.selection])[0]
@@ -171,5 +171,5 @@ def _ends(before: RunStatus, target: TunnelTarget, seconds: float) -> bool:
 
 
 def _is_over(status: RunStatus, target: TunnelTarget) -> bool:
-    """Whether its attempt has not begun, or has ended by its own files, which are ahead of the scheduler."""
+    """Whether the attempt has not begun, or its files, which are ahead of the scheduler, show its end."""
     return not status.attempt or target.selection.place.attempt(status.attempt).exit.exists()

@@ -1,6 +1,6 @@
 """JupyterLab as the only rank of `serried notebook`: `python -m serried.train.notebook`.
 
-Its token is in files that only their owner can read, on no command line and in no log.
+Its token is only in files that their owner alone can read, never on a command line or in a log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> int:
     if importlib.util.find_spec("jupyterlab") is None:
         print(f"JupyterLab is not installed: {sys.executable} -m pip install jupyterlab", file=sys.stderr)
         return 1
-    with tempfile.TemporaryDirectory(prefix="serried-notebook-") as folder:  # for its owner alone
+    with tempfile.TemporaryDirectory(prefix="serried-notebook-") as folder:  # only its owner can read it
         return _serve(Path(folder))
 
 
@@ -36,7 +36,7 @@ def _serve(folder: Path) -> int:
     token, secret = secrets.token_urlsafe(32), folder / "token"
     files.write_bytes(secret, token.encode())
     environment = {**os.environ, "JUPYTER_RUNTIME_DIR": str(folder), "JUPYTER_TOKEN_FILE": str(secret)}
-    environment.pop("JUPYTER_TOKEN", None)  # it would come first
+    environment.pop("JUPYTER_TOKEN", None)  # it would take precedence
     with socket.create_server((LOOPBACK, 0)) as free:
         port = free.getsockname()[1]
     words = ["--no-browser", f"--ServerApp.ip={LOOPBACK}", f"--ServerApp.port={port}", "--ServerApp.port_retries=50"]
@@ -46,7 +46,7 @@ def _serve(folder: Path) -> int:
     is_known = False
     while process.poll() is None:
         if not is_known and (server := files.read_json(folder / f"jpserver-{process.pid}.json")):
-            if server["token"] != token:  # settings of the user come before ours
+            if server["token"] != token:  # the user's settings override ours
                 print("another token is set: remove `token` from ~/.jupyter/jupyter_server_config.*", file=sys.stderr)
                 process.kill()
                 return 1

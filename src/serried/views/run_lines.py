@@ -98,7 +98,7 @@ class Line(NamedTuple):
     time: str
     ended: str
     user: str
-    """Whose run it is; empty for this user's own."""
+    """The owner of another user's run; empty for our own."""
     note: Cell
 
     @classmethod

@@ -214,7 +214,7 @@ class Local:
         return answer
 
     def poll_others(self, users: Sequence[str]) -> Mapping[tuple[str, int | None], Job]:
-        return {}  # each user of a machine has jobs of their own
+        return {}  # jobs of the local scheduler belong to one user
 
     def split(self, job: str) -> tuple[str, int | None]:
         number, _, task = job.partition("_")
