@@ -330,9 +330,9 @@ def test_only_the_shell_starts_processes_on_the_submitting_side(path: Path):
     assert by_import | by_os == set()
 
 
-MOST_LINES, MOST_MODULES = 82_822, 308
+MOST_LINES, MOST_MODULES = 82_820, 308
 """Of `src`. Every reader, every start of an agent and every run of the tests pays for them: these only fall."""
-MOST_LINES_OF_TESTS = 74_191
+MOST_LINES_OF_TESTS = 74_195
 MOST_IN_A_FOLDER = 15
 LARGER_FOLDERS = {"cli": 32, "schema": 22, "base": 17, "records": 16, "submission": 16, "train": 16}
 """`cli` has a module for each command. The others are to fall to `MOST_IN_A_FOLDER`."""

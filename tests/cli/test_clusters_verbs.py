@@ -62,8 +62,9 @@ def test_a_profile_learnt_from_slurm_is_used_checked_and_replaced_only_when_told
         run("learn", "oak", "--save")
     assert run("learn", "oak", "--save", "--force").exit_code == 0
     assert run("check").exit_code == 0
-    with pytest.raises(UsageError, match="`sockeye-pbs` uses `pbs`, and the scheduler of this machine is `slurm`"):
-        run("check", "sockeye-pbs")
+    path.with_name("pine.toml").write_text('scheduler = "pbs"\n')
+    with pytest.raises(UsageError, match="`pine` uses `pbs`, and the scheduler of this machine is `slurm`"):
+        run("check", "pine")
 
 
 @pytest.mark.usefixtures("folder")

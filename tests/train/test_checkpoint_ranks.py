@@ -308,7 +308,10 @@ def test_a_sharded_checkpoint_has_each_ranks_shards_in_its_complete(saved):
     shards = [f"sharded/{name}" for name in (".metadata", "__0_0.distcp", "__1_0.distcp")]
     assert sorted(checkpoint.files) == ["rank-0.pt", "rank-1.pt", "replicated.pt", *shards]
     assert store.find_damage(checkpoint) is None
-    assert {path.stat().st_mode & 0o777 for path in checkpoint.path.rglob("*") if path.is_dir()} == {0o700}
+    umask = os.umask(0o077)  # in a run that is not shared, agents give ranks this one
+    os.umask(umask)
+    modes = {path.stat().st_mode & 0o777 for path in checkpoint.path.rglob("*") if path.is_dir()}
+    assert modes == {0o750 & ~umask}
 
 
 @fsdp2_on_cpus

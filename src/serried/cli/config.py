@@ -146,7 +146,7 @@ def learn(name: str | None, *, save: bool, force: bool) -> None:
         scheduler = profile.here(os.environ)
         learnt = profile.learn(scheduler, os.environ)
         text = profile.text(scheduler, learnt, os.uname().nodename, time.strftime("%Y-%m-%d", time.gmtime()))
-        name = name or learnt.name
+        name = learnt.name if name is None else name
     except Elsewhere as elsewhere:
         if not save:
             raise
