@@ -240,7 +240,9 @@ COMMANDS = {
     ),
     "config show": schema({"schema": "i", "settings": [_SETTING], "warnings": ["s"], "notes": ["s"]}),
     **dict.fromkeys(("clusters", "clusters list"), schema({"schema": "i", "clusters": [_CLUSTER]})),
-    "doctor": schema({"schema": "i", "checks": [{"id": "s", "level": "s", "seen": "s", "fix": "s?", "why": "s"}]}),
+    "doctor": schema(
+        {"schema": "i", "checks": [{"id": "s", "level": "s", "seen": "s", "fix": "s?", "why": "s", "hosts": ["s"]}]}
+    ),
     "login": schema({"schema": "i", "clusters": [_LOGIN]}),
     "clusters show": schema({"schema": "i", "cluster": _LIMITS}),
     "clusters check": schema(_CHECKED),

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from command_line import here
-from serried.doctor.checks import NOT_TESTED, NOTE, OK, PROBLEM, WHY, Finding, findings
+from serried.doctor.checks import findings
 from serried.doctor.machine import Machine
+from serried.schema.checks import NOT_TESTED, NOTE, OF_MACHINE, OK, PROBLEM, Finding
 
 
 def found(cluster: str | None = None) -> dict[str, Finding]:
@@ -47,7 +48,7 @@ def slurm(tmp_path, monkeypatch, program):
 
 
 def test_every_check_has_its_reason(tmp_path):
-    assert list(Machine(tmp_path, os.environ).checks()) == [*WHY]
+    assert list(Machine(tmp_path, os.environ).checks()) == [*OF_MACHINE]
 
 
 def test_a_check_that_hangs_is_named_and_the_others_are_made():
@@ -174,7 +175,7 @@ def test_it_says_what_it_saw_and_leaves_nothing(tmp_path, monkeypatch):
     lines = done.stdout.splitlines()
     assert lines[0].startswith("ok          python         3.")
     assert lines[0].endswith(f" on {socket.gethostname()}")
-    assert done.stderr.splitlines()[-1] == f"{len(WHY)} checks: 0 problems, 2 notes"
+    assert done.stderr.splitlines()[-1] == f"{len(OF_MACHINE)} checks: 0 problems, 2 notes"
 
 
 def test_a_deleted_folder_is_an_error(tmp_path):

@@ -11,8 +11,9 @@ import click
 from serried.base.errors import UsageError, did_you_mean
 from serried.base.text import counted
 from serried.cli import run_view
-from serried.doctor.checks import NOTE, PROBLEM, findings
+from serried.doctor.checks import findings
 from serried.doctor.machine import Machine
+from serried.schema.checks import NOTE, PROBLEM
 from serried.views import console
 from serried.views.text import pad
 

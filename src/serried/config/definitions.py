@@ -194,6 +194,12 @@ class Experiment(NamedTuple):
         default="true",
         value=True,
     )
+    preflight: bool = setting(
+        values.BOOLEAN,
+        "Check the job's nodes, and the network between them, before ranks start. A problem ends the attempt.",
+        "false",
+        value=False,
+    )
     after: tuple[str, ...] = setting(
         values.TEXTS,
         "Experiments to wait for: `prepare`, or `prepare:any`. See [time limits](time-limits.md#after-other-runs).",

@@ -1,7 +1,4 @@
-"""Checks: their ids, why each matters, their findings, and a process that runs them.
-
-No check reports that all is well: it reports what it saw, or why it could not look.
-"""
+"""A process that runs the checks of this machine, so that a file system that does not answer cannot block it."""
 
 from __future__ import annotations
 
@@ -14,48 +11,11 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Callable, NoReturn
 
-from serried.base import NamedTuple
 from serried.base.errors import SerriedError
+from serried.schema.checks import NOT_TESTED, PROBLEM, Finding
 
-OK, NOTE, PROBLEM, NOT_TESTED = "ok", "note", "problem", "not tested"
-"""A problem makes something fail. A note may be harmless. A finding `not tested` says what a test would need."""
 LIMIT_SECONDS = 5.0
 """A check that takes longer is reported, and the others continue: a dead file system never answers."""
-
-WHY = {
-    "python": "Serried needs Python 3.11 here, and 3.9 on nodes and on login nodes that a laptop uses.",
-    "settings": "A wrong setting stops each submit.",
-    "scheduler": "Without its answer no job can be submitted, and no state is current.",
-    "cluster": "The profile of a cluster has its partitions, limits, GPUs and the folder of its runs.",
-    "account": "Some sites refuse a job that names no account to charge.",
-    "root": "Run directories, logs and checkpoints are written there.",
-    "root-on-nodes": "Jobs write to the same folder: nodes must have it, under the same path.",
-    "root-clock": "Times of files there are compared with times here.",
-    "records": "Serried keeps the record of each run there, and needs it to submit once.",
-    "home": "Environments, caches and settings are there. Many programs fail without a word when it is full.",
-    "temporary": "Compilers, caches and sockets use it.",
-    "umask": "New files get their modes from it.",
-    "locale": "Names and output that are not ASCII need UTF-8.",
-    "git": "A snapshot takes the files that git lists, and the commit is recorded with the run.",
-    "processes": "A limit on processes ends a submit, a build or a data loader in the middle.",
-    "open-files": "Data loaders and checkpoints open many files.",
-    "connections": "Commands for a cluster behind `ssh` need a connection.",
-}
-"""Why each check matters, by its id."""
-
-
-class Finding(NamedTuple):
-    """The result of one check."""
-
-    id: str
-    level: str
-    seen: str
-    fix: str = ""
-    """The exact change, or what a test would need."""
-
-    def to_json(self) -> dict[str, str | None]:
-        return {**self._asdict(), "fix": self.fix or None, "why": WHY[self.id]}
-
 
 Check = Callable[[], tuple[str, ...]]
 """Returns a level, what it saw, and optionally how to fix it."""

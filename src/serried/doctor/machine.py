@@ -19,10 +19,11 @@ from serried.base import shell
 from serried.base.errors import SerriedError
 from serried.base.text import ago, counted, duration, spell
 from serried.config.layers import Catalogue
-from serried.doctor.checks import NOT_TESTED, NOTE, OK, PROBLEM, Check
+from serried.doctor.checks import Check
 from serried.records import index
 from serried.records.record import records_directory
 from serried.records.status import latest_attempt
+from serried.schema.checks import NOT_TESTED, NOTE, OK, PROBLEM
 
 LITTLE_BYTES, LITTLE_SHARE = 1 << 30, 0.02
 """Less free space than both deserves a note: the size, and the share of the file system."""

@@ -41,6 +41,8 @@ class JournalEvent:
     # node, host, gpus: `gpu`, `memory` and `processes` of each GPU that others used when the ranks started.
     GPUS_IN_USE = "gpus-in-use"
     STACKS = "stacks"  # id, nodes: these nodes are to write the stacks of their ranks.
+    # part, findings, seconds: checks of the nodes. `part` is `nodes` or `pairs`, and each finding a `checks.Finding`.
+    CHECKED = "checked"
 
     ANOMALY = "anomaly"  # code, message, and ranks or nodes: something unusual, which may have passed since.
 
@@ -122,6 +124,8 @@ class ToNode:
     REMOTE_RUN = "remote-run"
     REMOTE_CANCEL = "remote-cancel"  # id: end the command, because the launcher on the other node no longer waits.
     REMOTE_EXITED = "remote-exited"  # id, status: the command exited on another node.
+    CHECK_PEERS = "check-peers"  # peers: connect to these nodes, and report what happened.
+    PROBE = "probe"  # round, pairs, place: run the programs that measure devices and the network between pairs.
     BYE = "bye"  # The attempt is over.
 
 
@@ -153,6 +157,9 @@ class ToHead:
     RELAY = "relay"  # to, message: for another node.
     STOP = "stop"  # reason: the scheduler sent TERM to this node.
     ORPHANED = "orphaned"  # The scheduler's process on this node ended.
+    NODE_FACTS = "node-facts"  # facts: what the checks of this node saw.
+    PEER_FACTS = "peer-facts"  # facts: what its connections to other nodes saw.
+    PROBED = "probed"  # round, results: what the programs of this node measured, as far as they came.
     DONE = "done"  # `endings.NodeEnded`, without node and host.
 
 

@@ -47,6 +47,7 @@ class Reason(str, enum.Enum):
     LAUNCH = "launch"
     NO_LAUNCHER = "no-launcher"
     NO_DATA = "no-data"
+    CHECK_FAILED = "check-failed"
     AFTER = "after"
     SUBMISSION = "submission"
 
@@ -153,7 +154,7 @@ class Reason(str, enum.Enum):
 STOPS = (Reason.LIMIT, Reason.PREEMPT, Reason.USER, Reason.CANCEL)
 """Reasons of requests to stop an attempt, in ascending order of precedence."""
 
-NOT_STARTED = frozenset({Reason.LAUNCH, Reason.NO_LAUNCHER, Reason.NO_DATA})
+NOT_STARTED = frozenset({Reason.LAUNCH, Reason.NO_LAUNCHER, Reason.NO_DATA, Reason.CHECK_FAILED})
 """Causes of a launch that failed."""
 
 NEVER_STARTS = frozenset({Reason.DEPENDENCY_NEVER_SATISFIED, Reason.ABOVE_SITE_LIMIT})

@@ -78,6 +78,7 @@ def make_plan(
         seed=experiment.seed,
         debug=experiment.debug,
         ranks_meet=experiment.ranks_meet,
+        preflight=experiment.preflight,
         # The launches of a job script keep a log for each rank: how many ranks they have is not known.
         shares_logs=not script and allocation.ranks > 1 and allocation.nodes * allocation.ranks > MOST_LOGS,
         config=dict(experiment.config),

@@ -1,0 +1,55 @@
+"""Checks before a run: of a machine by `serried doctor`, of a job's nodes by their agents (`agent/checks`).
+
+No check reports that all is well: it reports what it saw, or why it could not look.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, Tuple
+
+from serried.base import NamedTuple
+
+OK, NOTE, PROBLEM, NOT_TESTED = "ok", "note", "problem", "not tested"
+"""A problem makes something fail. A note may be harmless. A finding `not tested` says what a test would need."""
+BAD_SHARE, LOW_SHARE = 0.70, 0.85
+"""A figure below these shares of the job's median, or of the profile's figure, is a problem or a note."""
+
+OF_MACHINE = {
+    "python": "Serried needs Python 3.11 here, and 3.9 on nodes and on login nodes that a laptop uses.",
+    "settings": "A wrong setting stops each submit.",
+    "scheduler": "Without its answer no job can be submitted, and no state is current.",
+    "cluster": "The profile of a cluster has its partitions, limits, GPUs and the folder of its runs.",
+    "account": "Some sites refuse a job that names no account to charge.",
+    "root": "Run directories, logs and checkpoints are written there.",
+    "root-on-nodes": "Jobs write to the same folder: nodes must have it, under the same path.",
+    "root-clock": "Times of files there are compared with times here.",
+    "records": "Serried keeps the record of each run there, and needs it to submit once.",
+    "home": "Environments, caches and settings are there. Many programs fail without a word when it is full.",
+    "temporary": "Compilers, caches and sockets use it.",
+    "umask": "New files get their modes from it.",
+    "locale": "Names and output that are not ASCII need UTF-8.",
+    "git": "A snapshot takes the files that git lists, and the commit is recorded with the run.",
+    "processes": "A limit on processes ends a submit, a build or a data loader in the middle.",
+    "open-files": "Data loaders and checkpoints open many files.",
+    "connections": "Commands for a cluster behind `ssh` need a connection.",
+}
+"""Checks of a login node or a laptop: why each matters, by its id."""
+
+OF_NODES: Dict[str, str] = {}
+"""Checks of the nodes of a job, likewise."""
+
+
+class Finding(NamedTuple):
+    """The result of one check."""
+
+    id: str
+    level: str
+    seen: str
+    fix: str = ""
+    """The exact change, or what a test would need."""
+    hosts: Tuple[str, ...] = ()
+    """Of a job: the nodes that it is about; empty for all, or if it cannot tell which."""
+
+    def to_json(self) -> Dict[str, object]:
+        why = OF_MACHINE.get(self.id) or OF_NODES.get(self.id)
+        return {**self._asdict(), "fix": self.fix or None, "hosts": list(self.hosts), "why": why}
