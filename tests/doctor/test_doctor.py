@@ -162,6 +162,7 @@ def test_wrong_settings_are_quoted(tmp_path, monkeypatch):
         "seen": "needs `settings` to be in order",
         "fix": None,
         "why": "",
+        "hosts": [],
     }
 
 
