@@ -43,6 +43,7 @@ docs: .venv/test ## make again the pages that are made from the code
 	@$(BIN)/python tools/configuration_page.py docs/reference/configuration.md src/serried/config/resource_options.pyi
 	@$(BIN)/python tools/cluster_pages.py docs/clusters/known-clusters.md
 	@$(BIN)/python tools/rules_page.py docs/reference/rules.md
+	@$(BIN)/python tools/checks_page.py docs/reference/checks.md
 	@$(BIN)/python tools/json_schemas.py src/serried/views/json_schemas.json
 	@$(BIN)/python examples/adapt/diffs.py docs/start/adapt.md examples/adapt/README.md
 

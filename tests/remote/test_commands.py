@@ -216,6 +216,8 @@ def test_a_rerun_gets_the_secrets_of_here_and_a_profile_is_learnt_over_there(
         assert submitted.returncode == 0, submitted.stderr
         assert f"hello from {greeting}\n" in here("logs", "last").stdout
     assert "compared" in here("clusters", "check", "beech").stderr
+    checks = {one["id"]: one for one in json.loads(here("doctor", "--cluster", "beech", "--json").stdout)["checks"]}
+    assert (checks["scheduler"]["level"], checks["root-on-nodes"]["level"]) == ("ok", "ok"), checks
     learnt = here("clusters", "learn", "beech", "--save")
     saved = Path(os.environ["XDG_CONFIG_HOME"], "serried", "clusters", "beech.toml")
     assert (learnt.returncode, learnt.stdout) == (0, f"{saved}\n"), learnt.stderr

@@ -103,12 +103,12 @@ JUDGING = ("check-resume", "clean", "doctor", "fetch", "login", "wait")
 """Commands whose exit code tells more than that they could print."""
 
 ACROSS = {
-    "reads": "clusters check, clusters learn, logs, metrics, ps, queue, report, show, stacks, sweep show, tunnel,"
-    " wait, watch, why",
+    "reads": "clusters check, clusters learn, doctor, logs, metrics, ps, queue, report, show, stacks, sweep show,"
+    " tunnel, wait, watch, why",
     "changes": "clean, env, fetch, profile, shell, stage, stop, sweep stop, track",
     "repeats": "rerun, sweep add, sweep retry",
     "submits": "check-resume, notebook, run, submit, sweep",
-    "stays": "bench, clusters, completion, config, docs, doctor, init, lab, login, track tensorboard",
+    "stays": "bench, clusters, completion, config, docs, init, lab, login, track tensorboard",
 }
 """How `remote.relay` treats a command for another cluster. A group's name stands for its commands not listed here."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from serried.base.errors import UsageError, did_you_mean
+from serried.base.errors import Elsewhere, UsageError, did_you_mean
 from serried.base.text import counted
 from serried.cli import run_view
 from serried.doctor.checks import findings
@@ -19,13 +19,15 @@ from serried.views.text import pad
 
 
 @click.command()
-@click.option("--cluster", type=run_view.CLUSTER, help="The cluster to check for; by default this machine's.")
+@click.option(
+    "--cluster", type=run_view.CLUSTER, help="The cluster to check, on its login node; by default this machine."
+)
 @run_view.as_json
 def command(*, cluster: str | None, as_json: bool) -> None:
     r"""Check this machine before a run needs it: the scheduler's answer, folders, space, clock, limits.
 
-    Each line says what was seen, and what to change. The exit code is 1 if there is a problem. There
-    is one call of the scheduler, and no file stays.
+    Each line says what was seen, and what to change; `serried docs checks` explains each check. The exit
+    code is 1 if there is a problem. There is one call of the scheduler, and no file stays.
 
     \b
     serried doctor
@@ -34,6 +36,8 @@ def command(*, cluster: str | None, as_json: bool) -> None:
     machine = Machine(Path.cwd(), os.environ, cluster)
     if cluster and cluster not in (known := [each.name for each in machine.catalogue.clusters]):
         raise UsageError(f"unknown cluster: `{cluster}`", hint=did_you_mean(cluster, known) or "serried clusters")
+    if cluster and machine.is_elsewhere:
+        raise Elsewhere(cluster, f"`{cluster}` is another cluster than this machine's", names_cluster=True)
     found, checks = [], machine.checks()
     widest = max(map(len, checks))
     for finding in findings(checks):

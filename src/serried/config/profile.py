@@ -84,16 +84,17 @@ def here(environ: Mapping[str, str]) -> str:
     return scheduler
 
 
-def learn(scheduler: str, environ: Mapping[str, str]) -> Learnt:
-    """The scheduler's facts about the cluster. Raises SchedulerUnreachable."""
-    learnt = schedulers.cluster(scheduler).learn(environ, environ.get("USER") or environ.get("LOGNAME") or "")
+def learn(scheduler: str, environ: Mapping[str, str], *, asks: bool = True) -> Learnt:
+    """The scheduler's facts about the cluster, or without `asks` its last answers. Raises SchedulerUnreachable."""
+    survey, user = schedulers.cluster(scheduler), environ.get("USER") or environ.get("LOGNAME") or ""
+    learnt = survey.learn(environ, user) if asks else survey.learn(environ, user, None)
     if learnt is None:
         command = schedulers.traits(scheduler).survey_command
         raise SchedulerUnreachable(f"`{command}` does not answer", hint=f"run `{command}` to see its error")
     return learnt
 
 
-def check(name: str | None, directory: Path, environ: Mapping[str, str]) -> Checked:
+def check(name: str | None, directory: Path, environ: Mapping[str, str], *, asks: bool = True) -> Checked:
     """Compare the profile of `name`, or of this machine's cluster, with the scheduler's facts.
 
     Raises UsageError for an unknown cluster or one with another scheduler, and SchedulerUnreachable.
@@ -107,7 +108,7 @@ def check(name: str | None, directory: Path, environ: Mapping[str, str]) -> Chec
     configured = settings.get(("clusters", name, "scheduler"))
     if configured and configured.value != scheduler:
         raise UsageError(f"`{name}` uses `{configured.value}`, and the scheduler of this machine is `{scheduler}`")
-    actual = dict(definitions.check({"clusters": {name: learn(scheduler, environ).table}}))
+    actual = dict(definitions.check({"clusters": {name: learn(scheduler, environ, asks=asks).table}}))
     own = {place: setting for place, setting in settings.items() if place[:2] == ("clusters", name)}
     both = [place for place in own if place in actual]
     differences = []

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
 import signal
 import time
+import traceback
 from collections.abc import Iterator, Mapping
 from typing import Callable, NoReturn
 
 from serried.base.errors import SerriedError
 from serried.schema.checks import NOT_TESTED, PROBLEM, Finding
 
+FIXES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "serried clean --list shows the largest files of runs")
 LIMIT_SECONDS = 5.0
 """A check that takes longer is reported, and the others continue: a dead file system never answers."""
 
@@ -42,8 +45,11 @@ def findings(checks: Mapping[str, Check], limit: float = LIMIT_SECONDS) -> Itera
                     if line:
                         yield Finding(*json.loads(line))
                         continue
-                    seen = f"gave no answer within {limit:g} s" if line is None else "the check itself failed"
-                    yield Finding(name, PROBLEM, seen, "a file system or a program hangs: ask the site's support")
+                    if line is None:
+                        hangs = "a file system or a program hangs: ask the site's support"
+                        yield Finding(name, PROBLEM, f"gave no answer within {limit:g} s", hangs)
+                    else:
+                        yield Finding(name, NOT_TESTED, "the process of the checks was killed", "serried doctor, again")
                     break
         finally:  # also after Ctrl-C, or if the caller stops early
             for kill in (os.killpg, os.kill):  # its child processes are in its group
@@ -78,13 +84,14 @@ def _examine(checks: Mapping[str, Check], writes: int) -> NoReturn:
                 found = (name, PROBLEM, error.message, error.hint or "")
                 found = found if first == name else (name, NOT_TESTED, f"needs `{first}` to be in order")
             except OSError as error:
-                found = (name, PROBLEM, f"{error.filename or name}: {error.strerror}")
+                found = (name, PROBLEM, f"{error.filename or name}: {error.strerror}", FIXES.get(error.errno or 0, ""))
+            except Exception as error:  # noqa: BLE001 - a defect of one check says nothing about the machine
+                where = error.__traceback__ and traceback.extract_tb(error.__traceback__)[-1]
+                at = f" ({where.filename.rpartition('/')[2]}:{where.lineno})" if where else ""
+                fix = "this is a defect of Serried: please report this line"
+                found = (name, NOT_TESTED, f"the check failed: {type(error).__name__}: {error}{at}", fix)
             os.write(writes, json.dumps(found).encode() + b"\n")
     except BrokenPipeError:
         pass
-    except BaseException:  # noqa: BLE001 - never return into the parent's code
-        import traceback
-
-        traceback.print_exc()
     finally:
-        os._exit(0)
+        os._exit(0)  # never return into the parent's code

@@ -6,6 +6,7 @@ import contextlib
 import locale
 import os
 import platform
+import re
 import resource
 import shutil
 import tempfile
@@ -17,12 +18,15 @@ from pathlib import Path
 from serried import config, schedulers
 from serried.base import shell
 from serried.base.errors import SerriedError
+from serried.base.processes import user as user_name
 from serried.base.text import ago, counted, duration, spell
+from serried.config import profile
 from serried.config.layers import Catalogue
-from serried.doctor.checks import Check
+from serried.doctor.checks import FIXES, Check
 from serried.records import index
 from serried.records.record import records_directory
 from serried.records.status import latest_attempt
+from serried.schedulers.survey import Greeting
 from serried.schema.checks import NOT_TESTED, NOTE, OK, PROBLEM
 
 LITTLE_BYTES, LITTLE_SHARE = 1 << 30, 0.02
@@ -30,7 +34,13 @@ LITTLE_BYTES, LITTLE_SHARE = 1 << 30, 0.02
 FEW_FILES = 10_000
 SKEW_SECONDS = 5.0
 FEW_PROCESSES, FEW_OPEN_FILES = 100, 1024
-ASKING_SECONDS = 4.0
+ASKING_SECONDS, QUOTA_SECONDS = 3.0, 1.0
+QUOTA_PROGRAMS = {"lfs": ("quota", "-q", "-u", user_name()), "quota": ("-w", "-p", "-f")}
+"""Each with its arguments before the file system."""
+QUOTA = r"\[?(\d+)\]?\*?\s+(\d+)k?\s+(\d+)k?\s+\S+"
+QUOTAS = re.compile(rf"^\s*\S+\s+{QUOTA}\s+{QUOTA}\s*$", re.MULTILINE)
+"""File system; used KiB, quota, limit and grace; the same of files. A star marks what exceeds its quota."""
+MUCH_OF_QUOTA = 0.9
 
 
 class Machine:
@@ -38,6 +48,7 @@ class Machine:
 
     def __init__(self, directory: Path, environ: Mapping[str, str], cluster: str | None = None) -> None:
         self.directory, self.environ, self._name = directory, environ, cluster
+        self._greeting: Greeting | None = None
 
     def checks(self) -> dict[str, Check]:
         """All checks by id, in the order in which they run."""
@@ -45,13 +56,14 @@ class Machine:
             "python": self.python,
             "settings": self.settings,
             "scheduler": self.scheduler,
-            "cluster": self.cluster,
             "account": self.account,
-            "root": lambda: self._over_there() or self._folder(self.root),
+            "cluster": self.cluster,
+            "root": lambda: self._over_there() or self._folder(self.root, "set `root` in `[clusters.NAME]`"),
             "root-on-nodes": lambda: self._over_there() or self.root_on_nodes(),
             "root-clock": lambda: self._over_there() or self.root_clock(),
-            "records": lambda: self._folder(records_directory()),
+            "records": lambda: self._folder(records_directory(), "export XDG_STATE_HOME=FOLDER"),
             "home": self.home,
+            "quota": self.quota,
             "temporary": self.temporary,
             "umask": self.umask,
             "locale": self.locale,
@@ -73,11 +85,20 @@ class Machine:
     def root(self) -> Path:
         return Path(self.resolved.cluster.site.root)
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether only a login node can answer, as far as the settings can be read."""
+        try:
+            return self.resolved.is_elsewhere
+        except SerriedError:  # the check of the settings reports it
+            return False
+
     def _over_there(self) -> tuple[str, ...]:
         """The finding for a root that is not on this machine; empty if it is here."""
         if not self.resolved.is_elsewhere:
             return ()
-        return NOT_TESTED, f"`{self.root}` is on `{self.resolved.cluster.name}`", "serried doctor on its login node"
+        name = self.resolved.cluster.name
+        return NOT_TESTED, f"`{self.root}` is on `{name}`", f"serried doctor --cluster {name}"
 
     def python(self) -> tuple[str, ...]:
         return OK, f"{platform.python_version()} on {platform.node()}"
@@ -98,12 +119,38 @@ class Machine:
         if its and its.is_shipped and cluster.name in schedulers.NAMES:
             fix = "serried clusters learn --save writes one: partitions, limits and GPUs"
             return NOTE, f"`{cluster.name}`, which serves clusters without a profile", fix
-        return OK, f"`{cluster.name}`, described in {its.origin if its else 'the settings'}"
+        seen, match = f"`{cluster.name}`, described in {its.origin if its else 'the settings'}", cluster.match
+        if cluster.name != self.catalogue.here and (match.hostname or match.environ):
+            signs = ", ".join([*match.hostname, *(f"{name}={value}" for name, value in match.environ.items())])
+            fix = f"--cluster {self.catalogue.here}, this machine's; or mend `match` in the profile"
+            return NOTE, f"{seen}, does not match this machine: {signs}", fix
+        return self._compared(cluster.name, seen)
+
+    def _compared(self, name: str, seen: str) -> tuple[str, ...]:
+        """The finding for a profile, beside what the scheduler has answered last."""
+        try:
+            differences = profile.check(name, self.directory, self.environ, asks=False).differences
+        except SerriedError:  # nothing is kept
+            return OK, seen
+        if not differences:
+            return OK, f"{seen}, which agrees with the scheduler's last answers"
+        wrong = "; ".join(f"`{one.key}` is {one.profile}, not {one.cluster}" for one in differences[:3])
+        return NOTE, f"{seen}; by the scheduler's last answers {wrong}", "serried clusters check"
 
     def account(self) -> tuple[str, ...]:
         cluster, account = self.resolved.cluster, self.resolved.experiment.resources.account
-        if account:
-            return OK, f"`{account}`"
+        known = self._greeting
+        default = f"`{known.account}` by the scheduler's default" if known and known.account else ""
+        if known and account and known.accounts and account.lower() not in known.accounts:
+            yours = ", ".join(f"`{name}`" for name in known.accounts)
+            return NOTE, f"`{account}` is not among your accounts: {yours}", f"--account {known.accounts[0]}"
+        if account or (default and not cluster.needs_account):
+            limits = known.limits if known and account in (None, "", known.account) else ()
+            counts = [f"{what}: {most}" if used is None else f"{what}: {used} of {most}" for what, most, used in limits]
+            seen = "; ".join([f"`{account}`" if account else default, *counts])
+            if known and limits and known.is_full:
+                return PROBLEM, seen, "serried ps: no further job is accepted until one of these ends"
+            return OK, seen
         if not cluster.needs_account:
             return OK, "none, and the profile says that jobs need none"
         like = (
@@ -112,26 +159,30 @@ class Machine:
             else ""
         )
         fix = f"--account NAME{like}; or `account` in `[clusters.{cluster.name}.resources]`, once for all"
-        return PROBLEM, f"jobs on `{cluster.name}` must name an account, and the settings have none", fix
+        seen = f"jobs on `{cluster.name}` must name an account, and the settings have none"
+        return PROBLEM, seen + (f"; {default}" if default else ""), fix
 
     def scheduler(self) -> tuple[str, ...]:
+        """The only check that calls it. The answer serves `account`, the next check, too."""
         name = self._name or self.catalogue.here
         its = next(each for each in self.catalogue.clusters if each.name == name)
         traits = schedulers.traits(its.scheduler)
-        if not traits.alive:
+        if traits.is_this_machine:
             return OK, f"`{name}` is this machine"
         if not traits.is_here(self.environ):
-            fix = f"ssh {its.login}, then serried doctor" if its.login else "serried doctor on its login node"
-            return NOT_TESTED, f"{traits.title} is not on this machine", fix
-        began, command = time.monotonic(), " ".join(traits.alive)
+            return NOT_TESTED, f"{traits.title} is not on this machine", "serried doctor on its login node"
+        cluster, began = schedulers.cluster(its.scheduler), time.monotonic()
+        argv, given = cluster.greeting(user_name())
+        later = f"`{traits.survey_command}` says more; a job cannot be submitted without an answer"
         try:
-            answer = shell.run(traits.alive, timeout=ASKING_SECONDS, env=self.environ)
+            answer = shell.run(argv, timeout=ASKING_SECONDS, env={**self.environ, "LC_ALL": "C"}, input=given)
         except shell.TimedOut:
-            return PROBLEM, f"{traits.title} has not answered within {ASKING_SECONDS:g} s", f"later: {command}"
+            return PROBLEM, f"{traits.title} has not answered within {ASKING_SECONDS:g} s", later
         if answer.status:
-            said = (answer.stderr or answer.stdout).strip().splitlines()[-1:]
-            return PROBLEM, f"{traits.title} does not answer: {' '.join(said)}", f"later: {command}"
-        return OK, f"{traits.title} answered in {time.monotonic() - began:.2f} s"
+            last = (answer.stderr or answer.stdout).strip().splitlines()[-1:]
+            return PROBLEM, f"{traits.title} does not answer: {' '.join(last)}", later
+        self._greeting = cluster.read_greeting(answer.stdout)
+        return OK, f"{traits.title} {self._greeting.version} answered in {time.monotonic() - began:.2f} s"
 
     def root_on_nodes(self) -> tuple[str, ...]:
         """Nodes have the root if the agents of an earlier run wrote there."""
@@ -163,16 +214,46 @@ class Machine:
             return NOTE, f"programs in `{folder}` cannot be executed", "keep environments in another folder"
         return level, seen, *fix
 
+    def quota(self) -> tuple[str, ...]:
+        """The user's own quotas on the file systems of home and root; not those of groups."""
+        folders = [Path(home)] if (home := self.environ.get("HOME")) else []
+        folders += [] if self.resolved.is_elsewhere else [self.root]
+        path, seen, worst = self.environ.get("PATH", os.defpath), [], 0.0
+        programs = {name: words for name, words in QUOTA_PROGRAMS.items() if shutil.which(name, path=path)}
+        if not programs:
+            return NOT_TESTED, f"none of {', '.join(QUOTA_PROGRAMS)} is here", "the site's own command for quotas"
+        for mount in dict.fromkeys(_mount_of(folder) for folder in folders):
+            for name, words in programs.items():  # `lfs` refuses what is not Lustre
+                try:
+                    text = shell.run((name, *words, mount), timeout=QUOTA_SECONDS, env=self.environ).stdout
+                except shell.TimedOut:
+                    return NOT_TESTED, f"`{name}` has not answered within {QUOTA_SECONDS:g} s", f"later: {name}"
+                for found in QUOTAS.finditer(text):
+                    size, soft_size, most_size, files, soft_files, most_files = map(int, found.groups())
+                    size_limit, files_limit = most_size or soft_size, most_files or soft_files
+                    if size_limit:
+                        seen.append(f"`{mount}`: {spell(size << 10)} of {spell(size_limit << 10)}")
+                        worst = max(worst, size / size_limit)
+                    if files_limit:
+                        seen.append(f"`{mount}`: {files:,} of {files_limit:,} files")
+                        worst = max(worst, files / files_limit)
+        level = PROBLEM if worst >= 1 else NOTE if worst > MUCH_OF_QUOTA else OK
+        fix = "serried clean --list shows the largest files of runs" if level != OK else ""
+        return level, "; ".join(seen) or "no quota of yours is reported", fix
+
     def temporary(self) -> tuple[str, ...]:
         meant, used = self.environ.get("TMPDIR"), Path(tempfile.gettempdir())
         if meant and Path(meant).absolute() != used.absolute():
             return NOTE, f"no file can be written to `{meant}`: `{used}` is used", "export TMPDIR=/tmp"
         return self._folder(used)
 
-    def _folder(self, folder: Path) -> tuple[str, ...]:
+    def _folder(self, folder: Path, instead: str = "") -> tuple[str, ...]:
         """Check that files can be created in a folder, or its nearest existing parent, and how much space is free."""
         there = _existing(folder)
-        _write_in(there)
+        try:
+            _write_in(there)
+        except OSError as error:
+            return PROBLEM, f"`{there}`: {error.strerror}", FIXES.get(error.errno or 0, instead)
         space = os.statvfs(there)
         free, size = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
         seen = f"`{folder}`: {spell(free)} free"
@@ -230,11 +311,13 @@ class Machine:
         from serried.remote import link  # most machines are the login node themselves
 
         hosts = {each.name: each.login for each in self.catalogue.clusters if each.login}
-        known = {name: link.last_login(host) for name, host in hosts.items()}
-        seen = [f"`{name}` {'open' if link.is_open(hosts[name]) else 'closed'}" for name, its in known.items() if its]
-        if not seen:
+        known = {name: login for name, host in hosts.items() if (login := link.last_login(host))}
+        if not known:
             return NOT_TESTED, "no login from here yet"
-        return OK, ", ".join(seen)
+        closed = [name for name, login in known.items() if login.mode != link.ONCE and not link.is_open(login.host)]
+        seen = ", ".join(f"`{name}` {'closed' if name in closed else 'open'}" for name in known)
+        needed = [name for name in closed if not known[name].is_batch]  # others open by themselves
+        return (NOTE, seen, f"serried login {needed[0]}, before the next command") if needed else (OK, seen)
 
 
 def _write_in(folder: Path) -> float:
@@ -252,6 +335,11 @@ def _write_in(folder: Path) -> float:
 def _existing(folder: Path) -> Path:
     """The folder, or the nearest one above that exists."""
     return next(each for each in (folder, *folder.parents) if each.exists())
+
+
+def _mount_of(folder: Path) -> str:
+    there = _existing(folder.resolve())
+    return str(next(each for each in (there, *there.parents) if each.is_mount()))
 
 
 def _own_processes() -> Iterator[str]:

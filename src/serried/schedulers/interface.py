@@ -39,8 +39,6 @@ class Traits(NamedTuple):
     """The commands that list its partitions, for messages."""
     survey_command: str = ""
     """The program of the first of these commands."""
-    alive: tuple[str, ...] = ()
-    """A command that is cheap for the scheduler, and fails unless the scheduler answers."""
     command: str = ""
     """A program whose presence alone, without a cluster, deserves a note: packages on a laptop."""
     is_this_machine: bool = False

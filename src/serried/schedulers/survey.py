@@ -33,6 +33,8 @@ def run_command(argv: list[str], seconds: float, environ: Mapping[str, str]) -> 
     from serried.base import shell
     from serried.base.errors import SerriedError
 
+    if shutil.which(argv[0], path=environ.get("PATH", os.defpath)) is None:
+        return None
     try:
         result = shell.run(argv, timeout=seconds, env={**environ, "LC_ALL": "C"})
     except (SerriedError, OSError):
@@ -60,6 +62,20 @@ class Learnt(NamedTuple):
     """As a profile holds it."""
     sources: Mapping[str, str]
     """The command that reported each key of `table`."""
+
+
+class Greeting(NamedTuple):
+    """The answer to the one call of `serried doctor`."""
+
+    version: str
+    account: str = ""
+    """The account that is charged by default; empty if it is not known."""
+    accounts: tuple[str, ...] = ()
+    """All accounts of the user; empty if they are not known."""
+    limits: tuple[tuple[str, int, int | None], ...] = ()
+    """Of the default account: whose jobs or GPUs, the most, and how many there are, if known."""
+    is_full: bool = False
+    """Whether the limit of submitted jobs is reached."""
 
 
 class Inside(NamedTuple):
@@ -100,8 +116,17 @@ class ClusterSurvey(Protocol):
         """Its own name, if another cluster may have the same job ids; else empty."""
 
     def array_limits(self, environ: Mapping[str, str], command: Command = ...) -> ArrayLimits: ...
-    def learn(self, environ: Mapping[str, str], user: str, command: Command = ...) -> Learnt | None:
-        """All that a profile may hold; None if the scheduler does not answer."""
+    def learn(self, environ: Mapping[str, str], user: str, command: Command | None = ...) -> Learnt | None:
+        """All that a profile may hold; None if the scheduler does not answer.
+
+        Without a `command`, as it answered last time.
+        """
+
+    def greeting(self, user: str) -> tuple[tuple[str, ...], str]:
+        """The one command that tells most about scheduler and user, and its standard input."""
+
+    def read_greeting(self, text: str) -> Greeting:
+        """What that command printed. Pure."""
 
     def inside(self, environ: Mapping[str, str]) -> Inside:
         """The job around us, for a scheduler whose traits say `is_around`. Raises SchedulerUnreachable."""
@@ -119,23 +144,25 @@ class ClusterSurvey(Protocol):
 
 
 def asker(
-    environ: Mapping[str, str], command: Command, identity: Sequence[object], seconds: float = ASKING_SECONDS
+    environ: Mapping[str, str],
+    command: Command | None,
+    identity: Sequence[object],
+    seconds: float = ASKING_SECONDS,
+    kept_seconds: float = KEPT_SECONDS,
 ) -> Ask:
-    """Run commands with `environ`, or return what the same command printed within minutes.
+    """Run commands with `environ`, or return what the same command printed within `kept_seconds`.
 
-    `identity` tells this scheduler from any other that shares this home.
+    `identity` tells this scheduler from any other that shares this home. Without a `command`, only answers that are
+    kept count, however old.
     """
 
     def ask(argv: Sequence[str]) -> str:
-        path = environ.get("PATH", os.defpath)
-        if shutil.which(argv[0], path=path) is None:
-            return ""
-        known_by = (os.uname().nodename, path, *argv, *identity)
+        known_by = (os.uname().nodename, environ.get("PATH", os.defpath), *argv, *identity)
         kept = state_directory(environ) / "cache" / slug(f"{argv[0]} {known_by}")
         with contextlib.suppress(OSError):
-            if 0 <= time.time() - kept.stat().st_mtime < KEPT_SECONDS:
+            if command is None or 0 <= time.time() - kept.stat().st_mtime < kept_seconds:
                 return kept.read_text(encoding="utf-8")
-        listed = command([*argv], seconds, environ) or ""
+        listed = (command([*argv], seconds, environ) if command else None) or ""
         if listed:
             with contextlib.suppress(OSError):
                 files.make_directory(kept.parent)

@@ -55,7 +55,6 @@ TRAITS = Traits(
     assigns_gpus=False,
     survey="`qstat -Q` and `pbsnodes`",
     survey_command="qstat -Q",
-    alive=("qstat", "-B"),
     cpu_variables=("NCPUS",),
     hold_options=("-h",),
 )

@@ -27,6 +27,7 @@ from serried.schedulers.survey import (
     GLANCE_SECONDS,
     ArrayLimits,
     Command,
+    Greeting,
     Inside,
     Learnt,
     asker,
@@ -84,9 +85,9 @@ def is_throwaway(environ: Mapping[str, str]) -> bool:
     return False
 
 
-def learn(environ: Mapping[str, str], user: str, command: Command = run_command) -> Learnt | None:
+def learn(environ: Mapping[str, str], user: str, command: Command | None = run_command) -> Learnt | None:
     """All that a profile may hold; None when PBS does not answer."""
-    queues, server, nodes = (command([*argv], ASKING_SECONDS, environ) or "" for argv in (QUEUES, SERVER, NODES))
+    queues, server, nodes = map(asker(environ, command, identity(environ), kept_seconds=0.0), (QUEUES, SERVER, NODES))
     table = described(queues, server, nodes)
     if "partitions" not in table:
         return None
@@ -97,6 +98,18 @@ def learn(environ: Mapping[str, str], user: str, command: Command = run_command)
         "default_partition": "`qstat -B -f`",
     }
     return Learnt(_server(server)[0] or "pbs", table, {key: sources[key] for key in table})
+
+
+def greeting(user: str) -> tuple[tuple[str, ...], str]:
+    return SERVER, ""
+
+
+def read_greeting(text: str) -> Greeting:
+    _, server = _server(text)
+    keys = {"max_queued": "your submitted jobs", "max_run": "your running jobs"}
+    most = {key: re.findall(r"u:PBS_GENERIC=(\d+)", "\n".join(server.get(key, []))) for key in keys}
+    limits = tuple((what, int(most[key][0]), None) for key, what in keys.items() if most[key])
+    return Greeting(first(server, "pbs_version"), limits=limits)
 
 
 def described(queues: str, server: str, nodes: str) -> dict[str, Any]:

@@ -49,7 +49,6 @@ TRAITS = Traits(
     ),
     survey="`sinfo`",
     survey_command="sinfo",
-    alive=("scontrol", "ping"),
     command="sbatch",
     has_node_disk=True,
     cluster_variable="SLURM_CLUSTER_NAME",

@@ -28,6 +28,7 @@ from serried.schedulers.survey import (
     ArrayLimits,
     Ask,
     Command,
+    Greeting,
     Inside,
     Learnt,
     asker,
@@ -128,16 +129,13 @@ def is_throwaway(environ: Mapping[str, str]) -> bool:
     return Path(environ.get("SLURM_CONF") or os.devnull).with_name(LAB_RECORD).is_file()
 
 
-def learn(environ: Mapping[str, str], user: str, command: Command = run_command) -> Learnt | None:
+def learn(environ: Mapping[str, str], user: str, command: Command | None = run_command) -> Learnt | None:
     """All that a profile may hold; None if Slurm does not answer."""
-
-    def ask(*argv: str) -> str:
-        return command([*argv], ASKING_SECONDS, _without_formats(environ)) or ""
-
-    table = partitions(ask(*SINFO))
+    ask = asker(_without_formats(environ), command, identity(environ), kept_seconds=0.0)
+    table = partitions(ask(SINFO))
     if not table:
         return None
-    config, shown, qos = ask(*CONFIG), ask(*PARTITIONS), ask(*QOS)
+    config, shown, qos = ask(CONFIG), ask(PARTITIONS), ask(QOS)
     sized = with_sizes(table, shown)
     table = with_qos(sized, shown, qos)
     sources = dict.fromkeys(table, "`sinfo`")
@@ -145,9 +143,35 @@ def learn(environ: Mapping[str, str], user: str, command: Command = run_command)
         sources["partitions"] += ", `sacctmgr show qos`"
     if wait := re.match(r"\d+", _setting(config, "KillWait")):
         table["kill_wait"], sources["kill_wait"] = f"{wait[0]}s", "`scontrol show config`"
-    if accounts := sorted({account for account, _ in _listed(ask(*ACCOUNTS, f"user={user}"), 2) if account}):
+    if accounts := sorted({account for account, _ in _listed(ask((*ACCOUNTS, f"user={user}")), 2) if account}):
         table["accounts"], sources["accounts"] = accounts, "`sacctmgr show assoc`"
     return Learnt(_setting(config, "ClusterName") or "slurm", table, sources)
+
+
+def greeting(user: str) -> tuple[tuple[str, ...], str]:
+    return ("scontrol",), f"version\nshow assoc_mgr users={user} flags=users,assoc\n"  # one request to the controller
+
+
+def read_greeting(text: str) -> Greeting:
+    """Limits are written `MaxJobs=5(2)`, with the jobs that count against them in parentheses."""
+    version, default = (
+        match[1] if match else ""
+        for match in (re.search(r"(?m)^slurm\S* (\S+)$", text), re.search(r"(?m)^UserName=.* DefAccount=(\S+)", text))
+    )
+    accounts, limits, is_full = [], [], False
+    for record in re.split(r"(?m)^(?=ClusterName=)", text)[1:]:
+        head = re.match(r"\S+ Account=(\S+) UserName=(\S*)", record)
+        if head and head[2]:
+            accounts.append(head[1])
+        if not head or head[1] != default:
+            continue
+        whose = "your" if head[2] else "the account's"
+        for key, most, used in re.findall(r"\b(\w+Jobs|GrpTRES=\S*gres/gpu)=(\d+)\((\d+)\)", record):
+            if head[2] or key.startswith("Grp"):
+                is_full |= "Submit" in key and int(used) >= int(most)
+                what = "GPUs" if "gpu" in key else "submitted jobs" if "Submit" in key else "running jobs"
+                limits.append((f"{whose} {what}", int(most), int(used)))
+    return Greeting(version, default, tuple(sorted({*accounts})), tuple(limits), is_full)
 
 
 def partitions(listed: str) -> dict[str, Any]:
