@@ -90,6 +90,7 @@ _ENVIRONMENT: Shape = {"prefix": "s?", "source": "s?", "ready": "b", "where": "s
 _ENVIRONMENT |= {"module_purge": "b", "setup": "s", "check": "s?", "container": "s?"}
 _SIZE: Shape = {"bytes": "i", "files": "i", "oldest": "s?", "newest": "s?", "unread": "i"}
 _NOTE: Shape = {"rule": "s", "is_serious": "b", "fact": "s", "change": "s?", "advice": "s?", "why": "s"}
+_FINDING: Shape = {"id": "s", "level": "s", "seen": "s", "fix": "s?", "why": "s?", "hosts": ["s"]}
 _ONE = "A run, or a task of an array. Times are UTC in ISO 8601; `tasks` has ranges by state."
 
 DEFINITIONS = {
@@ -101,6 +102,7 @@ DEFINITIONS = {
     "failed_task": schema(_FAILED),
     "size": schema(_SIZE),
     "note": schema(_NOTE),
+    "finding": schema(_FINDING) | {"description": "The result of a check; `hosts` are the nodes to blame."},
     "bench": schema(_BENCH) | {"description": "Only with results: `rows`, `device`, `notes`, and `state` of points."},
     "environment": schema(_ENVIRONMENT),
     "metrics": schema({"time": "s?", "attempt": "i", "*": "nsba?"})
@@ -110,7 +112,7 @@ DEFINITIONS["progress"]["anyOf"].append({"type": "null"})
 
 _RUNS: Shape = {"schema": "i", "runs": ["#run"]}
 _WHY: Shape = {"meaning": "s?", "advice_for": "s?", "advice": ["s"], "first_failure": ("#failure",), "tail": ["s"]}
-_WHY |= {"asked_by": "s?", "failures": (["#failed_task"],)}
+_WHY |= {"asked_by": "s?", "checks": ["#finding"], "failures": (["#failed_task"],)}
 _SHOW: Shape = {"plan": "o?", "source": "o?", "submissions": ["o"], "config": "o?", "tried_out": "o?"}
 _SHOW |= {"attempts": ["o"], "missing": ["o"], "timeline": ["o"], "files": {"*": "s"}, "outputs": "o?"}
 _PLAN: Shape = {"schema": "i", "plan": "o", "commands": "a?", "argv": ["s"], "jobs?": "a", "environment": ["s"]}
@@ -240,9 +242,7 @@ COMMANDS = {
     ),
     "config show": schema({"schema": "i", "settings": [_SETTING], "warnings": ["s"], "notes": ["s"]}),
     **dict.fromkeys(("clusters", "clusters list"), schema({"schema": "i", "clusters": [_CLUSTER]})),
-    "doctor": schema(
-        {"schema": "i", "checks": [{"id": "s", "level": "s", "seen": "s", "fix": "s?", "why": "s", "hosts": ["s"]}]}
-    ),
+    "doctor": one_of({"schema": "i", "checks": ["#finding"], "run?": "s"}, _PLAN),
     "login": schema({"schema": "i", "clusters": [_LOGIN]}),
     "clusters show": schema({"schema": "i", "cluster": _LIMITS}),
     "clusters check": schema(_CHECKED),

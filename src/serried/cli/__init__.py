@@ -59,7 +59,7 @@ GROUPS = {
     "Set up": {
         "init": "Write a serried.toml that fits this folder, or a whole project.",
         "clusters": "List the clusters known here, or show one.",
-        "doctor": "Check this machine before a run needs it.",
+        "doctor": "Check this machine, or nodes, before a run needs them.",
         "login": "Connect to a cluster from a laptop: the one place that prompts.",
         "config": "Show each setting and where it comes from.",
         "env": "Show, build or check environments and images.",
@@ -84,6 +84,7 @@ SHORT = {
     "notebook": "gpus cpus mem time account partition cluster detach yes dry-run",
     "stage": "warm nodes gpus time account cluster set dry-run",
     "profile": "steps rank memory show nodes gpus ranks time cluster set dry-run",
+    "doctor": "nodes gpus time account partition like ticket cluster dry-run json",
     "config show": "all explain cluster set nodes gpus time",
 }
 """The options that `-h` shows, for commands with more than twelve."""
@@ -103,10 +104,10 @@ JUDGING = ("check-resume", "clean", "doctor", "fetch", "login", "wait")
 """Commands whose exit code tells more than that they could print."""
 
 ACROSS = {
-    "reads": "clusters check, clusters learn, doctor, logs, metrics, ps, queue, report, show, stacks, sweep show,"
-    " tunnel, wait, watch, why",
+    "reads": "clusters check, clusters learn, logs, metrics, ps, queue, report, show, stacks, sweep show, tunnel,"
+    " wait, watch, why",
     "changes": "clean, env, fetch, profile, shell, stage, stop, sweep stop, track",
-    "repeats": "rerun, sweep add, sweep retry",
+    "repeats": "doctor, rerun, sweep add, sweep retry",
     "submits": "check-resume, notebook, run, submit, sweep",
     "stays": "bench, clusters, completion, config, docs, init, lab, login, track tensorboard",
 }

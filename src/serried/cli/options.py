@@ -311,6 +311,11 @@ flags = together(
     common,
     *(click.option(flag, metavar=metavar, help=text, **kind) for flag, metavar, kind, text in _FLAGS),
     click.option("--debug", is_flag=True, help="Turn on the logs of NCCL and torch.distributed."),
+    click.option(
+        "--preflight/--no-preflight",
+        default=None,
+        help="Check nodes and network before ranks start, at most 90 s; end the attempt after a problem.",
+    ),
     click.option("--smoke", is_flag=True, help="A smoke test: train a few steps, save, load and exit."),
     dry_runs,
     run_view.as_json,
@@ -463,6 +468,8 @@ def _is_job_script(name: str) -> bool:
 def _of_flags(values: Mapping[str, Any]) -> dict[str, Any]:
     """Settings other than resources that have a flag."""
     settings: dict[str, Any] = {"debug": True} if values.get("debug") else {}
+    if values.get("preflight") is not None:
+        settings["preflight"] = values["preflight"]
     if values.get("stage"):
         settings["data.stage"] = [{"from": _from_here(path)} for path in values["stage"]]
     if values.get("image") is not None:

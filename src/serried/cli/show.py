@@ -20,8 +20,9 @@ from serried.records.index import Selection
 from serried.records.logs import smoke_result
 from serried.records.record import RecordUnreadable, Summary, jobs_text
 from serried.records.status import RunStatus, statuses_of, task_of, warnings_of
-from serried.records.timeline import AttemptRecord, Event, ScriptLaunch, attempts, launches, timeline
+from serried.records.timeline import AttemptRecord, Event, ScriptLaunch, attempts, findings, launches, timeline
 from serried.schema import names
+from serried.schema.checks import NOTE, PROBLEM, Finding
 from serried.schema.command_lines import fingerprint
 from serried.schema.outputs import Outputs
 from serried.schema.plan import Plan
@@ -105,6 +106,12 @@ class ShowPage:
     def attempts(self) -> list[AttemptRecord]:
         """Empty for a whole array: its tasks have the attempts."""
         return [] if self.selection.is_array else attempts(self.selection.place)
+
+    @property
+    def checks(self) -> list[Finding]:
+        """The problems and notes that checks found on the nodes of the latest attempt."""
+        found = findings(self.attempts[-1].directory) if self.attempts else []
+        return sorted((one for one in found if one.level in (PROBLEM, NOTE)), key=lambda one: one.level != PROBLEM)
 
     @cached_property
     def written(self) -> Outputs:
@@ -212,6 +219,7 @@ class ShowPage:
         return [
             *_progress(status),
             *(("warning", printable(warning.message)) for warning in warnings_of(status)),
+            *((finding.level, f"{finding.id}: {printable(finding.seen)}") for finding in self.checks),
             ("user", record.owner),
             ("command", command),
             ("directives", directives_text(plan) if plan else ""),

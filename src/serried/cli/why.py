@@ -88,6 +88,7 @@ def _facts(explanation: Explanation) -> list[tuple[str, str]]:
         facts += [("" if at else "tasks", line) for at, line in enumerate(run_lines.task_counts(status))]
     facts += [("reason", status.reason), ("now", run_lines.progress_line(status.progress)), ("means", meaning)]
     facts += [("warning", printable(warning.message)) for warning in explanation.warnings]
+    facts += [("check", f"{finding.id}: {printable(finding.seen)}") for finding in explanation.checks]
     if status.state == names.PENDING:
         facts.append(("waits for", duration(now - status.created) if status.created else ""))
         if status.starts is not None:

@@ -282,6 +282,10 @@ def signal_name(value: Any) -> str | None:
     return name
 
 
+def resubmit(value: Any) -> str | None:
+    return None if _is_off(value) else choice("without-node", "off")(value)
+
+
 def place(value: Any) -> str | bool:
     """A path, `true` for an environment that Serried builds from the project's files, or `false` for none."""
     if isinstance(value, bool) or value in ("true", "false"):
@@ -563,6 +567,7 @@ SETTINGS = Kind("table of anything", setting, names=True, nested=True, show=spel
 LAUNCHER = Kind("the name of a launcher", choice("agent", "single", "torchrun", "srun", "mpirun", "horovodrun"))
 FORM = Kind("`requeue`, `successor` or `prequeued`", choice("requeue", "successor", "prequeued"))
 SIGNAL = Kind("signal, or `off`", signal_name, "SIGNAL", types="string boolean")
+RESUBMIT = Kind("`without-node`, or `off`", resubmit, types="string boolean")
 PLACE = Kind("path, `true` or `false`", place, show=_show_place, types="string boolean")
 NAMED_PLACE = Kind("name, path, `true` or `false`", place, show=_show_place, types="string boolean")
 LINES = Kind("text or list of lines", lines, show=lambda text: text.replace("\n", "; "), types="string array boolean")

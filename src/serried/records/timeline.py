@@ -21,6 +21,8 @@ from serried.records.logs import launch_order
 from serried.records.record import Record, RecordUnreadable, jobs_text
 from serried.records.status import Verdict, attempt_numbers, latest_attempt
 from serried.schema import exits, names
+from serried.schema.checks import CheckResults, Finding
+from serried.schema.codec import known
 from serried.schema.endings import End, documents_in, launch_documents, outputs_left_out
 from serried.schema.events import ItemOrigin, JournalEvent
 from serried.schema.layout import AttemptDirectory, TaskDirectory
@@ -101,6 +103,7 @@ class AttemptRecord:
             "job": self.claim.get("job"),
             "started": iso(self.started),
             "exit": self.end and self.end.to_json(),
+            "checks": [finding.to_json() for finding in findings(self.directory)],
         }
 
 
@@ -115,13 +118,13 @@ def timeline(record: Record, task: int | None = None, end: Verdict | None = None
 
     `end` is the verdict on the run or task: its last attempt may have intended another one that never began.
     """
-    known = attempts(record.where.task(task))
-    last_of = {str(attempt.claim.get("token")).rpartition("-")[2]: attempt.number for attempt in known}
+    every = attempts(record.where.task(task))
+    last_of = {str(attempt.claim.get("token")).rpartition("-")[2]: attempt.number for attempt in every}
     following: dict[int | None, list[Event]] = {}
     for number, event in _submitted(record, task):
         following.setdefault(last_of.get(str(number - 1)), []).append(event)
     events = following.pop(None, [])
-    for attempt in known:
+    for attempt in every:
         lines = [*_journal_lines(attempt.directory, record.summary.nodes)]
         if attempt.started is not None:
             lines.insert(0, (attempt.started, f"attempt {attempt.number} began on {attempt.claim.get('host', '?')}"))
@@ -138,7 +141,7 @@ def timeline(record: Record, task: int | None = None, end: Verdict | None = None
             own.append(replace(event, t=max([event.t, *in_it])))  # it came after those
         events += own
     events.sort(key=lambda event: event.t)
-    last = known[-1].end if known else None
+    last = every[-1].end if every else None
     if end is not None and end.has_ended and last is not None and last.state not in ("", end.state):
         message = f": {end.message}" if end.message else ""
         at = max([end.since or 0.0, *(event.t for event in events)])
@@ -311,6 +314,15 @@ def _lines(journal: Iterable[Entry], texts: _Texts, host: str | None = None) -> 
             text = text.format_map(defaultdict(lambda: None, entry, host=its_host))
         if text and isinstance(entry.get("t"), (int, float)):
             yield float(entry["t"]), text
+
+
+def findings(attempt: AttemptDirectory | None) -> list[Finding]:
+    """The results of the checks of an attempt's nodes, from the head's journal."""
+    entries = read_journal(attempt.events) if attempt else []
+    parts = (
+        known(CheckResults, {"part": "", **entry}) for entry in entries if entry.get("event") == JournalEvent.CHECKED
+    )
+    return [finding for part in parts for finding in part.findings]
 
 
 @dataclass(frozen=True)

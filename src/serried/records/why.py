@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from serried.base import NamedTuple
 from serried.base.files import read_journal, read_json
@@ -23,6 +23,9 @@ from serried.schema.endings import Condition, End, FailureRecord
 from serried.schema.events import ToAttempt
 from serried.schema.plan import After, Plan
 from serried.schema.reasons import Reason, parse
+
+if TYPE_CHECKING:
+    from serried.schema.checks import Finding
 
 _TAIL = 20
 _LOOKED, _MOST_KINDS, _FEWEST = 8, 5, 3
@@ -57,6 +60,8 @@ class Explanation:
     """Of an array, the first tasks that ended without COMPLETED."""
     warnings: tuple[Condition, ...] = ()
     """Doubts, also about a run that has not ended."""
+    checks: tuple[Finding, ...] = ()
+    """Checks of its nodes that found a problem which may be the cause."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -68,6 +73,7 @@ class Explanation:
             "tail": list(self.tail),
             "asked_by": self.asked_by,
             "warnings": [warning.to_json() for warning in self.warnings],
+            "checks": [finding.to_json() for finding in self.checks],
             "failures": failures_json(self.failures) if self.status.tasks is not None else None,
         }
 
@@ -113,8 +119,39 @@ def failures_of(status: RunStatus) -> tuple[Explanation, ...]:
     return tuple(it for it in looked if it.status.id in chosen)
 
 
+_OF_NODES = frozenset({Reason.CHECK_FAILED, Reason.PEER_LOST, Reason.NCCL, Reason.NAME_UNRESOLVED, Reason.SILENCE})
+_OF_NODES |= {Reason.NODE_LOST, Reason.SHARED_MEMORY, Reason.CUDA}
+"""Ends whose cause may be a node, or the network between nodes."""
+_TIMED_OUT = re.compile(r"(?i)\btime(?:d |-)?out\b")
+"""Of a collective, a store or a connection."""
+
+
+def _with_checks(explained: Explanation) -> Explanation:
+    """With the checks of its nodes that found a problem, if a node or the network may be the cause."""
+    status = explained.status
+    may_hang = status.state == names.TIMEOUT or any(its.code == Reason.STALLED for its in explained.warnings)
+    timed_out = explained.first_failure is not None and any(map(_TIMED_OUT.search, explained.tail))
+    plan = _plan_of(status)
+    if plan is None or not (explained.reason in _OF_NODES or may_hang or timed_out) or status.tasks is not None:
+        return explained
+    from serried.records.timeline import findings  # only for such ends
+    from serried.schema.checks import PROBLEM
+
+    attempt = latest_attempt(status.record.where.task(status.task))
+    checks = tuple(finding for finding in findings(attempt) if finding.level == PROBLEM)
+    fixes = [f"{finding.id}: {finding.fix}" for finding in checks if finding.fix]
+    is_alone = plan.allocation.nodes == 1 and not checks
+    again = f"check its nodes, and the network between them: serried doctor --like {status.id}"
+    steps = (*fixes, *explained.steps, *([] if plan.site.is_this_machine or is_alone else [again]))
+    return replace(explained, checks=checks, steps=steps)
+
+
 def explain(status: RunStatus) -> Explanation:
     """Explain the status. Of an array, explain the first tasks that failed."""
+    return _with_checks(_explain_all(status))
+
+
+def _explain_all(status: RunStatus) -> Explanation:
     explained = _explain(status)
     missing: Sequence[outputs.MissingOutputs] = ()
     with contextlib.suppress(RecordUnreadable):
@@ -264,7 +301,8 @@ def _ended(status: RunStatus) -> Explanation:
     )
     reason, advice = advice_for(facts) or (None, Advice("", ()))
     # The node that was lost; the first one if the end does not name it.
-    lost = (condition.nodes for condition in status.verdict.conditions if condition.code == Reason.NODE_LOST)
+    of_node = (Reason.NODE_LOST, Reason.CHECK_FAILED)
+    lost = (condition.nodes for condition in status.verdict.conditions if condition.code in of_node)
     hosts = next(filter(None, lost), status.node_names) or ("NODE",)
     limit = summary.time_seconds if summary else None
     command = "run" if facts.is_here else "submit"
@@ -387,14 +425,16 @@ def _here(status: RunStatus, plan: Plan | None) -> str:
 def _tail(status: RunStatus, failure: FailureRecord | None) -> tuple[list[str], str]:
     if failure is not None:
         return _words_of(status, failure)
-    if status.verdict.cause in {Reason.LAUNCHER, *reasons.NOT_STARTED} and status.attempt and status.summary:
+    has_launcher = {Reason.LAUNCHER, *reasons.NOT_STARTED} - {Reason.CHECK_FAILED}
+    if status.verdict.cause in has_launcher and status.attempt and status.summary:
         attempt = status.record.where.task(status.task).attempt(status.attempt)
         for node in range(status.summary.nodes):
             if lines := last_lines(attempt.launcher_log(node), _TAIL):
                 return lines, "the launcher"
     if status.state == names.TIMEOUT or status.verdict.cause == Reason.SILENCE:
         return _last_words(status)
-    if status.summary is None or status.state in (names.CANCELLED, names.PREEMPTED):
+    is_explained = status.state in (names.CANCELLED, names.PREEMPTED) or status.verdict.cause == Reason.CHECK_FAILED
+    if status.summary is None or is_explained:
         return [], ""
     return last_lines(status.record.scheduler_log(status.task), _TAIL), "the job's script"
 
@@ -749,6 +789,11 @@ no-data: a node could not get the data that the ranks need, so no rank started
   - see the data, and how far it came: serried show {run}
   - see how much of a node's disk it needs: serried stage EXPERIMENT, or PATHS
   - a path that exists here but not on the node is on a file system that the node lacks
+check-failed: a check found a problem on a node or in the network, so no rank started
+  - see all checks: serried show {run}
+  - submit it without the node, on Slurm: --set 'resources.extra=["--exclude={host}"]'; or once by itself: \
+`limit.resubmit`
+  - print a text for the administrators: serried doctor --like {run} --ticket
 unrecorded: the job script could not record why: it was killed, a disk is full, or its folder is gone
   - see the known facts and the files that are left: serried show {run}
   - look at the disk and at your quotas, then submit it again

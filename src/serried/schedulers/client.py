@@ -152,7 +152,12 @@ class CommandScheduler(Scheduler):
             environment={name: environment.get(name) for name in self.job_changes},
             id_pattern=self.id_pattern,
             strands=self.strands,
+            exclude=self.excluding(plan),
         )
+
+    def excluding(self, plan: Plan) -> tuple[str, ...]:  # noqa: ARG002
+        """`Commands.exclude`."""
+        return ()
 
     def poll(self, ids: Sequence[str], since: float | None = None) -> Mapping[JobKey, Job]:
         if not ids:

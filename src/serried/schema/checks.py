@@ -54,3 +54,11 @@ class Finding(NamedTuple):
     def to_json(self) -> Dict[str, object]:
         why = OF_MACHINE.get(self.id) or OF_NODES.get(self.id)
         return {**self._asdict(), "fix": self.fix or None, "hosts": list(self.hosts), "why": why}
+
+
+class CheckResults(NamedTuple):
+    """The results of one part of a job's checks, as the head logs them."""
+
+    part: str
+    findings: Tuple[Finding, ...] = ()
+    seconds: float = 0.0

@@ -126,6 +126,9 @@ REQUEUE = "requeue"  # the same job runs again
 SUCCESSOR = "successor"  # a further job, submitted by the one before it as it begins
 PREQUEUED = "prequeued"  # further jobs, all submitted with the first
 
+PREFLIGHT_SECONDS = 90
+"""The longest time that ranks wait for the checks of their nodes."""
+
 # How a run must end before a dependent run begins.
 AFTER_OK = "ok"  # completed
 AFTER_ANY = "any"

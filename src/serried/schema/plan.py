@@ -180,6 +180,9 @@ class Limit(NamedTuple):
         value=names.REQUEUE,
     )
     notify: Optional[str] = setting("SIGNAL", "Signal that asks ranks to save and exit: `USR1`, `TERM` …", "off")
+    resubmit: Optional[str] = setting(
+        "RESUBMIT", "After a failed preflight: submit the run once more, without the nodes that failed.", "off"
+    )
 
 
 @settings
@@ -466,6 +469,8 @@ class Allocation(NamedTuple):
     mail_type: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
     """Further options for the scheduler's submit command, unchanged."""
+    hosts: tuple[str, ...] = ()
+    """The nodes that the job must have; empty for any."""
 
 
 class Source(NamedTuple):

@@ -19,6 +19,8 @@ TOKEN = "\0the token\0"  # noqa: S105 - names a submission, is not a secret
 JOB = "\0job\0"
 """The id of a job, or of a task of an array job, in the scheduler's format."""
 TASK = "\0task\0"
+HOSTS = "\0hosts\0"
+"""Names of nodes, with commas."""
 
 
 class Commands(NamedTuple):
@@ -34,6 +36,8 @@ class Commands(NamedTuple):
     """Whether a job never starts once a job that it waits for is deleted before it begins."""
     id_pattern: str = r"^(\S+)$"
     """Matches the line of `submit`'s output that is the new id, its only group."""
+    exclude: Sequence[str] = ()
+    """Keeps JOB, which waits, from the nodes HOSTS; empty if the scheduler has no command for that."""
 
     def to_json(self) -> Dict[str, Any]:
         return {"schema": SCHEMA, **self._asdict()}
@@ -47,9 +51,11 @@ def read(path: Path) -> Optional[Commands]:
     return Commands(**{name: content[name] for name in Commands._fields if name in content})
 
 
-def fill(command: Sequence[str], *, token: str = "", job: str = "", task: Optional[int] = None) -> List[str]:
+def fill(
+    command: Sequence[str], *, token: str = "", job: str = "", task: Optional[int] = None, hosts: str = ""
+) -> List[str]:
     """Fill the blanks of `command`."""
-    blanks = {TOKEN: token, JOB: job, TASK: "" if task is None else str(task)}
+    blanks = {TOKEN: token, JOB: job, TASK: "" if task is None else str(task), HOSTS: hosts}
     words = list(command)
     for blank, value in blanks.items():
         words = [word.replace(blank, value) for word in words]

@@ -58,6 +58,7 @@ def plan_lines(
         ("requires", _listed(data.require)),
         ("results", f"{_listed(data.results)}: {kept}" if data.results else ""),
         ("checkpoints", _watched(plan, plan.checkpoint) if plan.checkpoint else ""),
+        ("preflight", _preflight(plan) if plan.preflight else ""),
         ("restarts", restarts_text(plan)),
         ("symlinks", ", ".join(plan.source.links)),
         ("secrets", ", ".join((*plan.environment.secrets, *plan.environment.env_file))),
@@ -186,6 +187,12 @@ def restarts_text(plan: Plan) -> str:
     more = f", and {spare} spare" if spare else ""
     jobs = f"{counted(links, 'job')} of {duration(link)}"
     return f"{jobs} for {duration(total)} in total{more}: {FORMS[plan.limit.continue_by]}"
+
+
+def _preflight(plan: Plan) -> str:
+    what = "the script waits for the checks of its nodes" if plan.script else "ranks wait for the checks of their nodes"
+    again = "; a run with a bad node is submitted once more without it" if plan.limit.resubmit else ""
+    return f"{what}, at most {names.PREFLIGHT_SECONDS} s{again}"
 
 
 def _cluster(plan: Plan) -> str:

@@ -10,6 +10,8 @@ A run continues if its attempt was cut and nothing hinders it:
 
 A request of the user to stop, or a cancelled job, is never continued: `finalize.reconsider` asks for that first.
 `agent.attempts.claims` asks the same of the attempt before, when a job starts whose predecessor wrote no end.
+
+A run whose nodes failed a check is submitted once more, if `limit.resubmit` is set: `without_nodes`.
 """
 
 from __future__ import annotations
@@ -64,3 +66,22 @@ def obstacle(
         return None
     absent = successor_jobs.missing(attempt, str(history.claim_of(attempt).get("token", "")))
     return Obstacle(Reason.NO_NEXT_JOB, absent) if absent else None
+
+
+def without_nodes(attempt: Attempt, end: End) -> End:
+    """The end of an attempt whose nodes failed a check, once the run's next job excludes them; else with the obstacle.
+
+    That happens once in a run: a second node that fails may mean that the check, or the network, is at fault.
+    """
+    hosts = end.conditions[0].nodes
+    earlier = (End.read(attempt.directory.attempt(number).exit) for number in range(1, attempt.number))
+    if not hosts:
+        problem: Optional[str] = "no check names a node"
+    elif any(before is not None and before.cause == Reason.CHECK_FAILED for before in earlier):
+        problem = "that has happened once"
+    else:
+        problem = successor_jobs.submit_without(attempt, history.claim_of(attempt), hosts)
+    if problem:
+        return continued(end, Obstacle(Reason.NO_NEXT_JOB, f"not submitted again: {problem}"))
+    again = Condition(Reason.CONTINUES, f"submitted again without {', '.join(hosts)}", hosts)
+    return end._replace(state=names.REQUEUED, exit_code=names.EXIT_SAVED, conditions=(*end.conditions, again))

@@ -101,6 +101,9 @@ def reconsider(attempt: Attempt, end: End, final: str, *, next_is_here: bool = F
         word = successor_jobs.how_it_stands(attempt, attempt.job_of(end.job or ""))
         final = Reason.PREEMPT if word == "PREEMPTED" else final
     end = reconcile.finalise(end, final)
+    is_checked = end.cause == Reason.CHECK_FAILED and end.state == names.LAUNCH_FAILED
+    if is_checked and attempt.plan.limit.resubmit and not (stop or history.is_superseded(attempt)):
+        return continuing.without_nodes(attempt, end)
     may_continue = (
         attempt.plan.limit.restarts and not stop and continuing.may_continue(end, attempt.plan.limit.continue_by)
     )
@@ -127,7 +130,7 @@ def publish(attempt: Attempt, end: End, heir: str = "", *, lingers: bool = True)
     attempt.files.reserve.unlink(missing_ok=True)
     if is_final:
         job_environment.remove_stored(attempt)
-        if attempt.plan.limit.continue_by != names.REQUEUE:
+        if attempt.plan.limit.continue_by != names.REQUEUE or attempt.plan.limit.resubmit:
             successor_jobs.withdraw(attempt, heir or str(history.claim_of(attempt).get("token", "")))
         notifications.notify_end(attempt, end, lingers=lingers)
     return end

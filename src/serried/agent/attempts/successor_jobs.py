@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from serried.agent import system
 from serried.agent.attempt import Attempt, run_directory, set_umask
@@ -44,19 +44,51 @@ def main(arguments: List[str]) -> int:
     options = parse(arguments)
     attempt = Attempt.load(run_directory(), options.task, 0)
     set_umask(attempt)
-    token = successor_commands.token_of(attempt.plan.run, attempt.task, successor_commands.number_of(options.token) + 1)
-    before = attempt.job_of(options.job)
+    message = _submit_next(attempt, options.token, attempt.job_of(options.job))
+    if message:
+        print(f"serried: the next job was not submitted: {message}", file=sys.stderr)
+    return 0
+
+
+def _submit_next(attempt: Attempt, token: str, job: str) -> Optional[str]:
+    """Submit the job after `job`, unless it was submitted already. Returns the problem."""
 
     def why_not() -> Optional[str]:
-        word = how_it_stands(attempt, before, AWAY_SECONDS)
+        word = how_it_stands(attempt, job, AWAY_SECONDS)
         if word and successor_commands.is_ending(word):
             return "the job before it was ending"
         return "the scheduler does not answer" if word is None else None
 
-    message = submit(attempt, token, before, why_not)
-    if message:
-        print(f"serried: the next job was not submitted: {message}", file=sys.stderr)
-    return 0
+    number = successor_commands.number_of(token) + 1
+    return submit(attempt, successor_commands.token_of(attempt.plan.run, attempt.task, number), job, why_not)
+
+
+def submit_without(attempt: Attempt, claim: Dict[str, Any], hosts: Sequence[str]) -> Optional[str]:
+    """Have the next job, and all that are queued behind it, exclude `hosts`. Returns the problem.
+
+    The next job cannot start meanwhile, because it waits for the end of this one.
+    """
+    import subprocess
+
+    token, job = str(claim.get("token")), attempt.job_of(str(claim.get("job")))
+    following, commands = list(_after(attempt, token)), successor_commands.read(attempt.run.link_commands)
+    if commands is None or not commands.exclude:
+        return "the scheduler cannot exclude a node"
+    is_queued = any(attempt.run.link(later).exists() for later in following)
+    problem = None if is_queued else _submit_next(attempt, token, job)
+    problem = problem or missing(attempt, token)
+    if problem:
+        return problem
+    for later in following:
+        queued = (files.read_json(attempt.run.link(later)) or {}).get("job")
+        if queued:
+            argv = successor_commands.fill(commands.exclude, job=attempt.job_of(queued), hosts=",".join(hosts))
+            try:
+                subprocess.run(argv, stdin=subprocess.DEVNULL, timeout=SUBMIT_SECONDS, check=True, capture_output=True)
+            except (OSError, subprocess.SubprocessError) as error:
+                said = getattr(error, "stderr", None) or str(error).encode()
+                return said.decode("utf-8", "replace").strip().rpartition("\n")[2]
+    return None
 
 
 def submit(
@@ -180,8 +212,8 @@ def missing(attempt: Attempt, token: str) -> Optional[str]:
 def withdraw(attempt: Attempt, token: str) -> None:
     """Withdraw all jobs after the one of `token`: first their claims, then their places in the queue."""
     following = list(_after(attempt, token))
-    if attempt.task is None or attempt.plan.limit.continue_by == names.SUCCESSOR:
-        for later in following:
+    for later in following:
+        if attempt.task == successor_commands.task_of(later):
             with contextlib.suppress(OSError):
                 files.claim(attempt.run.claim(later), names.WITHDRAWN)
     commands = successor_commands.read(attempt.run.link_commands)
@@ -204,14 +236,12 @@ def _cancel(attempt: Attempt, token: str) -> None:
 
 def _after(attempt: Attempt, token: str) -> Iterator[str]:
     """Tokens of the jobs that may follow the one of `token`, including those that are not submitted yet."""
-    number, run = successor_commands.number_of(token), attempt.plan.run
-    if attempt.plan.limit.continue_by == names.SUCCESSOR:
+    number, run, limit = successor_commands.number_of(token), attempt.plan.run, attempt.plan.limit
+    last = limit.restarts + 2 if limit.continue_by == names.PREQUEUED else 0
+    if last > number + 1:
+        yield from (successor_commands.token_of(run, None, later) for later in range(number + 1, last))
+    elif limit.continue_by == names.SUCCESSOR or limit.resubmit:
         yield successor_commands.token_of(run, attempt.task, number + 1)
-    elif attempt.plan.limit.continue_by == names.PREQUEUED:
-        yield from (
-            successor_commands.token_of(run, None, later)
-            for later in range(number + 1, attempt.plan.limit.restarts + 2)
-        )
 
 
 def _owner(attempt: Attempt, token: str) -> Optional[str]:

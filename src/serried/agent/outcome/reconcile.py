@@ -79,5 +79,6 @@ def word(end: End, form: str) -> str:
     if end.state == names.COMPLETED:
         return "done"
     if end.state == names.REQUEUED:
-        return "requeue" if form == names.REQUEUE and end.cause != Reason.REQUEUE else "next"
+        is_own = form == names.REQUEUE and end.cause not in (Reason.REQUEUE, Reason.CHECK_FAILED)
+        return "requeue" if is_own else "next"
     return f"fail {end.exit_code}"

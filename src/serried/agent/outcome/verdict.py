@@ -42,7 +42,7 @@ class AttemptVerdict(NamedTuple):
     further: Sequence[Condition] = ()
     """Conditions beside the cause."""
     lost: Sequence[str] = ()
-    """Hosts that were lost."""
+    """Hosts that were lost, or that failed a check."""
 
 
 def judge(  # noqa: C901, PLR0911, PLR0912 - one rule after the other
@@ -156,7 +156,9 @@ def _of_launch(evidence: AttemptEvidence, reason: Optional[Reason]) -> AttemptVe
         return _ended(names.TIMEOUT, reason, "hit its time limit before the ranks started")
     failures = evidence.all(JournalEvent.LAUNCH_FAILED)
     if failures:
-        return _ended(names.LAUNCH_FAILED, parse(failures[0].get("code")) or Reason.LAUNCH, failures[0]["message"])
+        code = parse(failures[0].get("code")) or Reason.LAUNCH
+        verdict = _ended(names.LAUNCH_FAILED, code, failures[0]["message"])
+        return verdict._replace(lost=_failing_hosts(evidence)) if code is Reason.CHECK_FAILED else verdict
     if evidence.has(JournalEvent.ORPHANED):
         message = f"job.sh on {evidence.host} was killed before the ranks started"
         return _ended(names.LAUNCH_FAILED, Reason.JOB_SCRIPT_KILLED, message)
@@ -164,6 +166,14 @@ def _of_launch(evidence: AttemptEvidence, reason: Optional[Reason]) -> AttemptVe
     messages += [f"no agent answered from {', '.join(stop.absent)}" for stop in evidence.stops if stop.absent]
     messages += [f"the head agent on {evidence.host} ended before the ranks started"]
     return _ended(names.LAUNCH_FAILED, Reason.LAUNCH, next(filter(None, messages)))
+
+
+def _failing_hosts(evidence: AttemptEvidence) -> Sequence[str]:
+    """The nodes that its checks blame."""
+    from serried.schema.checks import PROBLEM, CheckResults  # only after a preflight
+
+    found = [one for part in entries(evidence.head, JournalEvent.CHECKED, CheckResults) for one in part.findings]
+    return tuple(dict.fromkeys(host for one in found if one.level == PROBLEM for host in one.hosts))
 
 
 _BECAUSE = {Reason.OUT_OF_MEMORY: ": out of memory", Reason.IMPORT_ERROR: ": an import failed"}

@@ -263,8 +263,9 @@ def _size(plan: Plan, *, tasks: int) -> list[str]:
     # All memory of a node can only be had with the whole node.
     is_exclusive = plan.allocation.exclusive or plan.allocation.memory_mb == 0
     place = "scatter:excl" if is_exclusive else "scatter"
-    chunks = f"select={plan.allocation.nodes}:{chunk(plan.allocation, tasks, plan.site.gpu_resource)}"
-    return ["-l", chunks, "-l", f"place={place}"]
+    of_node = chunk(plan.allocation, tasks, plan.site.gpu_resource)
+    chunks = "+".join(f"1:host={host}:{of_node}" for host in plan.allocation.hosts)
+    return ["-l", f"select={chunks or f'{plan.allocation.nodes}:{of_node}'}", "-l", f"place={place}"]
 
 
 def _limit(allocation: Allocation) -> tuple[str, ...]:

@@ -300,6 +300,7 @@ def _resources(plan: Plan, *, tasks: int) -> list[str]:
         *_memory(allocation),
         *_gpus(allocation, plan.site.gpu_option),
         *_limit(allocation),
+        *([f"--nodelist={','.join(allocation.hosts)}"] if allocation.hosts else []),
     ]
 
 
@@ -452,6 +453,13 @@ class Slurm(CommandScheduler):
         where = (f"--nodelist={host}", f"--time={walltime(ERRAND_SECONDS)}", f"--chdir={plan.directory}")
         name = f"--job-name={job_name(plan.name, f'{plan.run}-errand')}"
         return ("srun", "--quiet", name, *size, *where, *_queue(asked), "--export=ALL", *words)
+
+    def excluding(self, plan: Plan) -> tuple[str, ...]:
+        """It replaces the list of the submission, whose nodes stay excluded."""
+        words = ["", *(plan.script.options if plan.script else ()), *plan.allocation.extra, ""]
+        excluded = re.findall("\0(?:--exclude[=\0]|-x\0?)([^\0]+)", "\0".join(words))
+        hosts = ",".join([*excluded[-1:], successor_commands.HOSTS])
+        return ("scontrol", "update", f"JobId={successor_commands.JOB}", f"ExcNodeList={hosts}")
 
     def submit(self, submission: SubmitCommand) -> str:
         environment = dict(submission.environment)
