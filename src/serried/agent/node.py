@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, List, Optional, Set
+from typing import TYPE_CHECKING, Any, List, Optional, Set
 
 from serried.agent import containers, orphans, system
 from serried.agent.attempt import Attempt, run_directory, set_umask
@@ -37,6 +37,9 @@ from serried.schema.endings import NodeEnded, SideExit, Unsaved
 from serried.schema.events import JournalEvent, ToHead, ToNode
 from serried.schema.exits import Exit
 from serried.schema.reasons import Reason
+
+if TYPE_CHECKING:
+    from serried.agent.checks.programs import ProbePrograms
 
 JOIN_SECONDS = 60.0
 SILENT_HEAD_SECONDS = 60.0
@@ -144,6 +147,7 @@ class Node:
         self._ranks: Optional[Ranks] = None
         self._side_commands: Optional[SideCommands] = None
         self._connections: Optional[connections.ConnectionMonitor] = None
+        self._probes: Optional[ProbePrograms] = None
         self._script_pid = 0
         """The user's script, which is measured as rank 0 while it has launched no rank here. 0 if it runs elsewhere."""
         self._exits = Exits(self)
@@ -194,6 +198,8 @@ class Node:
         self._stage_out.on_message(message)
         if message["do"] == ToNode.START_RANKS:
             self._image.when_ready(lambda: self._go(message))
+        elif message["do"] == ToNode.PROBE:
+            self._image.when_ready(lambda: self._probe(message))
         elif message["do"] == ToNode.STOP and message["hard"]:
             self._stop(message["reason"], message["grace"])
         elif message["do"] == ToNode.STOP:
@@ -262,6 +268,26 @@ class Node:
             )
         self._sampling.begin(hosts[self._index], variables.get("results", ""))
         self.reap()
+
+    def _probe(self, message: Message) -> None:
+        """Run a job of the head by the programs in the place of ranks, or end these."""
+        from serried.agent.checks.probe import ProbeJob
+        from serried.agent.checks.programs import ProbePrograms
+
+        if self._is_stopping or self._ranks:
+            return
+        if message["job"] is None:
+            self._end_probes()
+            return
+        self._probes = self._probes or ProbePrograms(self.loop, self.attempt, self._index, self.send)
+        own = {"master": self._master, "stop_file": str(self._private / "stop"), "local": str(self._folder.scratch)}
+        job = from_json(ProbeJob, message["job"])
+        self._probes.run(job, message["active"], message["ranks"], {**message["place"], **own})
+
+    def _end_probes(self) -> None:
+        if self._probes:
+            self._probes.end()
+            self._probes = None
 
     def _on_side_command_exit(self, exit_: SideExit) -> None:
         self.log_event(JournalEvent.SIDE_COMMAND_EXITED, **exit_.to_json())
@@ -355,6 +381,7 @@ class Node:
             self.reap()
         if not self._is_stopping:
             self._is_stopping = True
+            self._end_probes()
             self._record_stop(reason)
             if self._ranks:
                 if reason == Reason.SILENCE:  # their stacks show where they hang

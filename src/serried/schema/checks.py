@@ -36,7 +36,16 @@ OF_MACHINE = {
 }
 """Checks of a login node or a laptop: why each matters, by its id."""
 
-OF_NODES: Dict[str, str] = {}
+OF_NODES: Dict[str, str] = {
+    "import-time": "Each rank imports torch before its first step. A shared file system serves all of them at once.",
+    "matrix-product": "A slow device slows all ranks, which wait for it. A broken one computes wrong values.",
+    "device-copy": "Each batch is copied from memory to the GPU.",
+    "root-bandwidth": "Checkpoints and results are written to the run's folder.",
+    "disk-bandwidth": "Staged data is read from the node's own disk.",
+    "all-reduce": "Ranks exchange gradients in each step, at the speed of the slowest link.",
+    "launch": "Each attempt waits for the scheduler to start the agents.",
+    "container": "Each rank waits for the start of its container.",
+}
 """Checks of the nodes of a job, likewise."""
 
 

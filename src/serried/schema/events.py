@@ -125,7 +125,9 @@ class ToNode:
     REMOTE_CANCEL = "remote-cancel"  # id: end the command, because the launcher on the other node no longer waits.
     REMOTE_EXITED = "remote-exited"  # id, status: the command exited on another node.
     CHECK_PEERS = "check-peers"  # peers: connect to these nodes, and report what happened.
-    PROBE = "probe"  # round, pairs, place: run the programs that measure devices and the network between pairs.
+    # job, ranks, active, place: have the first `active` of `ranks` programs of the node do `job`, a `ProbeJob` of
+    # `agent/checks/probe.py`. Without a job they end.
+    PROBE = "probe"
     BYE = "bye"  # The attempt is over.
 
 
@@ -159,7 +161,8 @@ class ToHead:
     ORPHANED = "orphaned"  # The scheduler's process on this node ended.
     NODE_FACTS = "node-facts"  # facts: what the checks of this node saw.
     PEER_FACTS = "peer-facts"  # facts: what its connections to other nodes saw.
-    PROBED = "probed"  # round, results: what the programs of this node measured, as far as they came.
+    # round, results: a `ProbeResult` for each line of the programs. Before the first, ports: reserved for their stores.
+    PROBED = "probed"
     DONE = "done"  # `endings.NodeEnded`, without node and host.
 
 

@@ -28,7 +28,7 @@ from serried.agent.stage_in.head_side import StageInCoordinator
 from serried.base import files, linux
 from serried.base.channel import Message
 from serried.base.text import expand_hosts, fold_hosts
-from serried.schema import checkpoints, names
+from serried.schema import checkpoints, checks, names
 from serried.schema.codec import facts_of
 from serried.schema.endings import NodeLost, Stopping
 from serried.schema.events import JournalEvent, ToHead, ToNode
@@ -36,10 +36,12 @@ from serried.schema.exits import Exit
 from serried.schema.reasons import Reason
 
 if TYPE_CHECKING:
+    from serried.agent.checks.pairs import PairsCoordinator
     from serried.agent.head.anomalies import Anomaly
     from serried.agent.head.live_file import LiveFile
     from serried.agent.launchers.script import ScriptProcess
     from serried.agent.trials.search import TrialSearch
+    from serried.schema.checks import Finding
 
 
 RETRY_SECONDS = 120.0
@@ -336,6 +338,11 @@ class Head:
             from serried.agent.trials.search import TrialSearch
 
             self._search = TrialSearch(self.loop, attempt, self._prune, self._fail_launch)
+        self._pairs: Optional[PairsCoordinator] = None
+        if attempt.plan.preflight:
+            from serried.agent.checks.pairs import PairsCoordinator
+
+            self._pairs = PairsCoordinator(self.loop, attempt, self._nodes, self.log_event, self._on_pairs_checked)
         self._script: Optional[ScriptProcess] = None
         """The process of the user's job script."""
         self._launchers = LauncherCoordinator(self.loop, attempt, self._nodes, self._fail_launcher)
@@ -450,18 +457,33 @@ class Head:
         if self._search and not self._search.is_ready:
             self._search.when_ready(self._start_ranks)
             return
+        if self._pairs and not self._pairs.has_begun:
+            self._pairs.begin(self._place)
+            return
         self._have_ranks_started = True
         self._nodes.stop_accepting()
         self._env_file.remove()
         self.log_event(JournalEvent.STARTING_RANKS, resume=self._resume or None)
-        variables = {"port": self._port.getsockname()[1], "deadline": self._deadline.at if self._deadline else 0}
         seconds_left = self._deadline.over - time.time() if self._deadline else None
         hosts = fold_hosts([agent.host for agent in self._nodes])
         parameters = {"parameters": self.attempt.parameters} if self._search else {}
-        self._nodes.broadcast(ToNode.START_RANKS, hosts=hosts, place=variables, left=seconds_left, **parameters)
+        self._nodes.broadcast(ToNode.START_RANKS, hosts=hosts, place=self._place, left=seconds_left, **parameters)
         self._launchers.begin()
         self._monitor.ranks_began()
         notifications.notify(self.attempt, names.EVENT_START)
+
+    @property
+    def _place(self) -> Dict[str, Any]:
+        """Variables that are the same for all ranks."""
+        return {"port": self._port.getsockname()[1], "deadline": self._deadline.at if self._deadline else 0}
+
+    def _on_pairs_checked(self, findings: List[Finding]) -> None:
+        bad = next((finding for finding in findings if finding.level == checks.PROBLEM), None)
+        if bad is None:
+            self._start_ranks()
+        else:
+            where = f"{fold_hosts(bad.hosts)}: " if bad.hosts else ""
+            self._fail_launch(f"{where}check `{bad.id}`: {bad.seen}", Reason.CHECK_FAILED)
 
     def on_message(self, agent: NodeAgent, message: Message) -> None:
         if message["event"] == ToHead.SAMPLE:
@@ -498,7 +520,9 @@ class Head:
         elif event == ToHead.DONE:
             agent.is_done = True
             self._finish_if_done()
-        elif not self._stage_in.on_message(agent, message):
+        elif not (
+            self._stage_in.on_message(agent, message) or (self._pairs and self._pairs.on_message(agent, message))
+        ):
             self._launchers.on_message(agent, message)
 
     def _start_script(self, agent: NodeAgent, variables: Dict[str, Any], address: str) -> None:
@@ -633,6 +657,8 @@ class Head:
         self._abandon_launch()
 
     def _abandon_launch(self) -> None:
+        if self._pairs:
+            self._pairs.stop()
         for agent in self._nodes:
             agent.is_done = True
         self._finish_if_done()
