@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-NODES = 9
+NODES = 11
 
 
 def limited(soft, hard):
@@ -10,10 +10,10 @@ def limited(soft, hard):
 
 
 def test_more_nodes_than_the_soft_limit_has_files_meet_and_ranks_keep_that_limit(start):
-    run = start("ulimit -n", nodes=NODES, ranks=1, prefix=limited(18, 4096))
+    run = start("ulimit -n", nodes=NODES, ranks=1, prefix=limited(20, 4096))
 
     assert run.wait() == 0
-    assert [run.output(node, node) for node in range(NODES)] == ["18\n"] * NODES
+    assert [run.output(node, node) for node in range(NODES)] == ["20\n"] * NODES
 
 
 def test_more_nodes_than_the_hard_limit_has_files_are_refused_before_anything_starts(start):
@@ -22,5 +22,5 @@ def test_more_nodes_than_the_hard_limit_has_files_are_refused_before_anything_st
     assert run.wait() == 70
     state, code, cause, message = run.ending
     assert (state, code, cause) == ("LAUNCH_FAILED", 70, "launch")
-    assert message.endswith(": 9 nodes need 41 open files; `ulimit -Hn` allows 40")
+    assert message.endswith(": 11 nodes need 43 open files; `ulimit -Hn` allows 40")
     assert run.events("launching") == []

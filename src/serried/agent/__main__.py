@@ -36,6 +36,7 @@ ROLES = {
     "copy-image": "containers",
     "stage-in": "stage_in.worker",
     "sample": "sampling.worker",
+    "check": "checks.worker",
     "probe": "checks.probe",
     "submit-next": "attempts.successor_jobs",
     "search": "trials.search",

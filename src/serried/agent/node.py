@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, List, Optional, Set
 
 from serried.agent import containers, orphans, system
 from serried.agent.attempt import Attempt, run_directory, set_umask
+from serried.agent.checks.node_side import NodeChecks
 from serried.agent.comms import job_environment, rendezvous
 from serried.agent.comms.channel import SignedChannel
 from serried.agent.loop import Loop, Timer
@@ -140,6 +141,7 @@ class Node:
         self._image = containers.ImageCopy(self.loop, attempt, self._folder, self.log_event)
         self._stage_in = StageIn(self.loop, attempt, self._folder, self.log_event, self.send)
         self._stage_out = StageOut(self.loop, attempt, index, self._folder, self.log_event)
+        self._checks = NodeChecks(self.loop, attempt, index, self._folder, self.send)
         self._sampling = SamplerProcess(
             self.loop, attempt, index, str(self._private), running=self._running_ranks, send=self.send
         )
@@ -171,9 +173,11 @@ class Node:
         if self._channel:
             self.loop.watch(self._channel.connection, self._receive)
         self._stage_in.prepare(self._index, self._key, self._address, self._master)
+        self._checks.begin(self._key, self._master)
         try:
             self.loop.run()
         finally:
+            self._checks.end()
             self._sampling.wait_for_exit()
             until = time.monotonic() + (URGENT_REMOVE_SECONDS if self._is_urgent else REMOVE_SECONDS)
             self._stage_in.release(until - time.monotonic())
@@ -196,6 +200,7 @@ class Node:
     def _on_message(self, message: Message) -> None:
         self._stage_in.on_message(message)
         self._stage_out.on_message(message)
+        self._checks.on_message(message)
         if message["do"] == ToNode.START_RANKS:
             self._image.when_ready(lambda: self._go(message))
         elif message["do"] == ToNode.PROBE:

@@ -70,7 +70,7 @@ class Machine:
             "git": self.git,
             "processes": self.processes,
             "open-files": self.open_files,
-            "connections": self.connections,
+            "ssh": self.ssh,
         }
 
     @cached_property
@@ -307,7 +307,7 @@ class Machine:
             return NOTE, f"at most {limit} in a process", f"ulimit -n {most}"
         return OK, f"at most {limit:,} in a process"
 
-    def connections(self) -> tuple[str, ...]:
+    def ssh(self) -> tuple[str, ...]:
         from serried.remote import link  # most machines are the login node themselves
 
         hosts = {each.name: each.login for each in self.catalogue.clusters if each.login}

@@ -32,11 +32,27 @@ OF_MACHINE = {
     "git": "A snapshot takes the files that git lists, and the commit is recorded with the run.",
     "processes": "A limit on processes ends a submit, a build or a data loader in the middle.",
     "open-files": "Data loaders and checkpoints open many files.",
-    "connections": "Commands for a cluster behind `ssh` need a connection.",
+    "ssh": "Commands for a cluster behind `ssh` need a connection.",
 }
 """Checks of a login node or a laptop: why each matters, by its id."""
 
 OF_NODES: Dict[str, str] = {
+    "node-answers": "A process on each node looks at the node, and connects to the other nodes.",
+    "root-visible": "Checkpoints, logs and the run's state pass through the run directory, which all nodes must share.",
+    "connections": "Ranks of all nodes connect to each other, in both directions.",
+    "mtu": "A packet that is larger than a link allows is lost. Small messages pass, and the first large one hangs.",
+    "rendezvous": "Ranks meet at a port of the first node.",
+    "names": "Without `GLOO_SOCKET_IFNAME` gloo takes the address of the node's own host name.",
+    "interface": "gloo and NCCL take the address of one interface, which the other nodes must reach.",
+    "clock": "Tokens, certificates and `make` depend on the time, and so do the times in logs.",
+    "memlock": "InfiniBand needs memory that is locked. Jobs may have another limit than a login shell.",
+    "shared-memory": "NCCL and data loaders exchange data in `/dev/shm`.",
+    "disk": "Temporary files, staged data and caches of compilers are on the node's disk.",
+    "versions": "Ranks with different versions of torch or NCCL may hang, or fail at their first collective.",
+    "infiniband": "NCCL uses the active ports of each node, and falls back to the slow network without a word.",
+    "gpus": "Each rank needs its GPU.",
+    "gpu-memory": "Memory that another program holds on a GPU is missing there.",
+    "gpu-errors": "A GPU that reports errors may fail again, or slow down all ranks.",
     "import-time": "Each rank imports torch before its first step. A shared file system serves all of them at once.",
     "matrix-product": "A slow device slows all ranks, which wait for it. A broken one computes wrong values.",
     "device-copy": "Each batch is copied from memory to the GPU.",

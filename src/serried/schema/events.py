@@ -124,7 +124,9 @@ class ToNode:
     REMOTE_RUN = "remote-run"
     REMOTE_CANCEL = "remote-cancel"  # id: end the command, because the launcher on the other node no longer waits.
     REMOTE_EXITED = "remote-exited"  # id, status: the command exited on another node.
-    CHECK_PEERS = "check-peers"  # peers: connect to these nodes, and report what happened.
+    # peers, port: connect to these nodes by each address, and report what happened. `port`: where ranks will meet on
+    # the first node, or 0 for no test. A peer has node, host, port, addresses.
+    CHECK_PEERS = "check-peers"
     # job, ranks, active, place: have the first `active` of `ranks` programs of the node do `job`, a `ProbeJob` of
     # `agent/checks/probe.py`. Without a job they end.
     PROBE = "probe"
@@ -159,8 +161,8 @@ class ToHead:
     RELAY = "relay"  # to, message: for another node.
     STOP = "stop"  # reason: the scheduler sent TERM to this node.
     ORPHANED = "orphaned"  # The scheduler's process on this node ended.
-    NODE_FACTS = "node-facts"  # facts: what the checks of this node saw.
-    PEER_FACTS = "peer-facts"  # facts: what its connections to other nodes saw.
+    NODE_FACTS = "node-facts"  # facts: what the checks of this node saw, as `agent/checks/facts.py` has it.
+    PEER_FACTS = "peer-facts"  # facts: what its connections to other nodes saw, likewise.
     # round, results: a `ProbeResult` for each line of the programs. Before the first, ports: reserved for their stores.
     PROBED = "probed"
     DONE = "done"  # `endings.NodeEnded`, without node and host.
@@ -193,10 +195,12 @@ class ToLaunched:
 
 
 class ToHelper:
-    """`do` of an agent's messages to its stage-in and stage-out processes."""
+    """`do` of an agent's messages to its stage-in and stage-out processes, and to that of the checks."""
 
     PREPARE = "prepare"  # items, view, shared, has_disk, hashed, limit, key, mark, run, node, serves: what to stage.
     STAGE = "stage"  # before: as in ToNode.STAGE.
+    # node, nodes, key, master, disk, root, claim, python, variables, chosen, has_gpus, gpus, mark: look at this node.
+    CHECK = "check"
     SERVED = "served"  # No other node needs data from this one.
     RELEASE = "release"  # The ranks have ended.
     HURRY = "hurry"  # The end is near: copy without limits of bandwidth.

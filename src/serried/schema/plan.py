@@ -653,9 +653,9 @@ class Plan(NamedTuple):
     debug: bool = False
     """NCCL and torch.distributed log more."""
     ranks_meet: bool = True
+    """False: ranks are independent programs, and Serried does not warn if none connects to another."""
     preflight: bool = False
     """Whether ranks wait for the checks of their nodes, and start only if none finds a problem."""
-    """False: ranks are independent programs, and Serried does not warn if none connects to another."""
     shares_logs: bool = False
     """The ranks of a node share a log, except rank 0, and only the first of them keeps its metrics."""
     config: Mapping[str, Any] = {}

@@ -19,6 +19,7 @@ from serried.agent import notifications, system
 from serried.agent.attempt import Attempt, run_directory, set_umask
 from serried.agent.attempts import claims, deadline, history, successor_jobs
 from serried.agent.attempts.deadline import Deadline
+from serried.agent.checks.head_side import CheckCoordinator
 from serried.agent.comms import job_environment, rendezvous
 from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
 from serried.agent.launchers.head_side import Failure, LauncherCoordinator
@@ -333,6 +334,15 @@ class Head:
         self._live: LiveFile
         """From `run` on."""
         self._stage_in = StageInCoordinator(attempt, self._nodes, self.log_event, self._fail_launch, self._start_ranks)
+        self._checks = CheckCoordinator(
+            self.loop,
+            attempt,
+            self._nodes,
+            port=self._port.getsockname()[1],
+            log_event=self.log_event,
+            fail=self._fail_check,
+            is_over=lambda: self._has_ended or self.is_stopping,
+        )
         self._search: Optional[TrialSearch] = None
         if attempt.search:
             from serried.agent.trials.search import TrialSearch
@@ -449,10 +459,14 @@ class Head:
         if agent.problem:
             self._fail_launch(f"{agent.host}: {agent.problem}")
         elif len(self._nodes) == self.attempt.nodes:
+            self._checks.begin()
             self._stage_in.begin()
 
     def _start_ranks(self) -> None:
         if self._has_ended or self._stop_reason:
+            return
+        if not self._checks.is_ready:
+            self._checks.when_ready(self._start_ranks)
             return
         if self._search and not self._search.is_ready:
             self._search.when_ready(self._start_ranks)
@@ -478,12 +492,17 @@ class Head:
         return {"port": self._port.getsockname()[1], "deadline": self._deadline.at if self._deadline else 0}
 
     def _on_pairs_checked(self, findings: List[Finding]) -> None:
-        bad = next((finding for finding in findings if finding.level == checks.PROBLEM), None)
-        if bad is None:
+        if not self._fail_check(findings):
             self._start_ranks()
-        else:
-            where = f"{fold_hosts(bad.hosts)}: " if bad.hosts else ""
+
+    def _fail_check(self, findings: List[Finding]) -> bool:
+        """End the launch if a check has found a problem."""
+        bad = next((finding for finding in findings if finding.level == checks.PROBLEM), None)
+        if bad:
+            hosts = fold_hosts(bad.hosts)
+            where = "" if bad.seen.startswith(hosts) else f"{hosts}: "
             self._fail_launch(f"{where}check `{bad.id}`: {bad.seen}", Reason.CHECK_FAILED)
+        return bad is not None
 
     def on_message(self, agent: NodeAgent, message: Message) -> None:
         if message["event"] == ToHead.SAMPLE:
@@ -521,7 +540,9 @@ class Head:
             agent.is_done = True
             self._finish_if_done()
         elif not (
-            self._stage_in.on_message(agent, message) or (self._pairs and self._pairs.on_message(agent, message))
+            self._stage_in.on_message(agent, message)
+            or self._checks.on_message(agent, message)
+            or (self._pairs and self._pairs.on_message(agent, message))
         ):
             self._launchers.on_message(agent, message)
 

@@ -13,6 +13,7 @@ from ctypes import (
     c_char_p,
     c_double,
     c_int,
+    c_longlong,
     c_uint,
     c_ulonglong,
     c_void_p,
@@ -30,6 +31,9 @@ _TEMPERATURE_OF_GPU, _SM_CLOCK, _UNCORRECTED, _VOLATILE = 0, 1, 1, 0
 _XID_EVENT = 8
 _MOST_EVENTS = 64
 """Of one read: a GPU that reports errors in a loop must not hold up the sampler."""
+_RECOVERY_ACTION = 230
+"""A field that drivers from 570 on know."""
+_RECOVERY = {1: "reset", 2: "reboot", 3: "drain", 4: "drain and reset", 6: "reset of the bus", 7: "reboot"}
 _NOT_AVAILABLE = 2**64 - 1
 _SM_UTIL = 2
 """The number of the GPM metric for the share of time in which SMs were active."""
@@ -64,6 +68,18 @@ class _Event(Structure):
         ("data", c_ulonglong),
         ("gpu", c_uint),
         ("compute", c_uint),
+    )
+
+
+class _FieldValue(Structure):
+    _fields_ = (
+        ("field", c_uint),
+        ("scope", c_uint),
+        ("timestamp", c_longlong),
+        ("latency", c_longlong),
+        ("type", c_uint),
+        ("status", c_uint),
+        ("value", c_ulonglong),
     )
 
 
@@ -143,6 +159,10 @@ class Nvml(GpuSource):
     def processes(self) -> Dict[int, Dict[int, int]]:
         processes = {index: self._processes_of(gpu.handle) for index, gpu in self._gpus.items() if gpu}
         return {index: of_gpu for index, of_gpu in processes.items() if of_gpu}
+
+    def health(self) -> Dict[int, Values]:
+        """What a check before the ranks reads of each GPU. One that the driver has lost has no `name`."""
+        return {index: self._health(gpu) if gpu else {} for index, gpu in self._gpus.items()}
 
     # Calls.
 
@@ -236,6 +256,28 @@ class Nvml(GpuSource):
             "ecc_errors": None if errors is None or before is None else max(0, errors - before),
         }
         return {name: value for name, value in values.items() if value is not None}
+
+    def _health(self, gpu: _Gpu) -> Values:
+        try:
+            memory = self._memory(gpu.handle)
+            mask = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", c_ulonglong(), gpu.board)
+            rows = [c_uint() for _ in range(4)]
+            if self._call("nvmlDeviceGetRemappedRows", gpu.board, *map(byref, rows)) != _SUCCESS:
+                rows = [c_uint() for _ in range(4)]
+            action = _FieldValue(field=_RECOVERY_ACTION)
+            status = self._call("nvmlDeviceGetFieldValues", gpu.board, c_int(1), byref(action))
+            return {
+                "name": gpu.device.get("name", ""),
+                "total": memory.total if memory else 0,
+                "used": memory.used if memory else 0,
+                "ecc_errors": self._errors(gpu),
+                "is_pending": bool(rows[2].value),
+                "has_bad_rows": bool(rows[3].value),
+                "throttled": tuple(_FAULTS[bit] for bit in _FAULTS if mask is not None and mask.value >> bit & 1),
+                "action": "" if status or action.status else _RECOVERY.get(action.value, ""),
+            }
+        except _LostError:
+            return {}
 
     def _memory(self, handle: c_void_p) -> Any:
         """A structure with `total` and `used`, in bytes."""
@@ -342,3 +384,5 @@ _THROTTLE_REASONS = {
     10: "reliability",
 }
 """What keeps the clocks low, by its bit in NVML's mask. Bit 0, an idle GPU, and later ones are not reported."""
+_FAULTS = {bit: _THROTTLE_REASONS[bit] for bit in (3, 6, 7)}
+"""Those that show a fault of cooling or power also where the GPU is idle."""

@@ -1,0 +1,72 @@
+"""A node agent's end of the checks: starts the process that looks, and forwards its facts to the head."""
+
+from __future__ import annotations
+
+import os
+from typing import Callable, Optional
+
+from serried.agent import system
+from serried.agent.attempt import Attempt
+from serried.agent.checks.facts import IFNAMES
+from serried.agent.helper_process import HelperProcess
+from serried.agent.loop import Loop
+from serried.agent.node_disk.folder import Folder
+from serried.base.channel import Message
+from serried.schema.events import ToHead, ToHelper, ToNode
+
+
+class NodeChecks:
+    def __init__(self, loop: Loop, attempt: Attempt, index: int, folder: Folder, send: Callable[..., None]) -> None:
+        """`send` sends an event to the head."""
+        self._loop, self._attempt, self._index, self._folder, self._send = loop, attempt, index, folder, send
+        self._process: Optional[HelperProcess] = None
+        self._has_facts = False
+
+    def begin(self, key: bytes, master: str) -> None:
+        """Start the process. It is niced beside ranks that do not wait for it."""
+        attempt, plan = self._attempt, self._attempt.plan
+        if attempt.nodes == 1 and not plan.preflight:
+            return
+        try:
+            self._process = HelperProcess(self._loop, "check", (), self._on_message, niced=not plan.preflight)
+        except OSError as error:
+            system.log(f"cannot start the checks: {error}")
+            return
+        variables = {**os.environ, **plan.environment.env}
+        self._process.send(
+            {
+                "do": ToHelper.CHECK,
+                "node": self._index,
+                "nodes": attempt.nodes,
+                "key": key.hex(),
+                "master": master,
+                "disk": str(self._folder.path),
+                "root": str(attempt.run.path),
+                "claim": str(attempt.files.claim),
+                "command": "" if plan.container else " ".join(plan.command[:1]) or "python",
+                "workdir": str(attempt.workdir),
+                "variables": dict(plan.environment.env),
+                "chosen": {name: variables[name] for name in IFNAMES if variables.get(name)},
+                "has_gpus": bool(plan.allocation.gpus),
+                "gpus": attempt.visible_gpus,
+                "mark": attempt.process_tag,
+            }
+        )
+
+    def on_message(self, message: Message) -> None:
+        if self._process and message["do"] == ToNode.CHECK_PEERS:
+            self._process.send(message)
+
+    def end(self) -> None:
+        if self._process:
+            self._process.kill()
+            self._process = None
+
+    def _on_message(self, message: Optional[Message]) -> None:
+        if message is not None:
+            self._has_facts = True
+            self._send(**message)
+        elif self._process:
+            self._process = None
+            kind = ToHead.PEER_FACTS if self._has_facts else ToHead.NODE_FACTS
+            self._send(kind, facts={"node": self._index, "problem": "the process that checks it was killed"})
