@@ -8,29 +8,76 @@ import pytest
 
 pytestmark = [pytest.mark.torch, pytest.mark.runs]
 
+PYTHON = (sys.executable, "-c", "pass")
+CHECKS = ["launch", "import-time", "matrix-product", "root-bandwidth", "disk-bandwidth", "all-reduce"]
+
 
 def findings(run):
     """The id, level and nodes of each finding of part `pairs`."""
     entries = [entry for entry in run.events("checked") if entry["part"] == "pairs"]
-    for e in entries:
-        print(e["seconds"])
-        for f in e["findings"]:
-            print(f["id"], f["level"], f["seen"], f["hosts"])
+    [print(e["seconds"], [(f["id"], f["level"], f["seen"], f["hosts"]) for f in e["findings"]]) for e in entries]
     return [(it["id"], it["level"], tuple(it["hosts"])) for entry in entries for it in entry["findings"]]
 
 
+def problems(run):
+    return [(name, hosts) for name, level, hosts in findings(run) if level == "problem"]
+
+
+@pytest.fixture
+def with_torch(start, tmp_path):
+    """A run that imports this torch instead."""
+
+    def begin(program, **options):
+        folder = tmp_path / "other"
+        folder.mkdir()
+        (folder / "torch.py").write_text(
+            f"import os, sys, time\nis_faulty = os.environ['SERRIED_NODE'] == '1'\n{program}\n"
+        )
+        run = start(PYTHON, ranks=1, preflight=True, environment={"PYTHONPATH": str(folder)}, **options)
+        run.wait()
+        return run
+
+    return begin
+
+
+REAL = "sys.path.remove(os.path.dirname(__file__)); del sys.modules['torch']; import torch"
+
+
 def test_two_nodes_measure_each_check_and_start_their_ranks(start):
-    run = start((sys.executable, "-c", "pass"), nodes=2, ranks=2, preflight=True)
+    run = start(PYTHON, nodes=2, ranks=2, preflight=True)
     run.wait()
-    print(run.log)
-    checks = ["launch", "import-time", "matrix-product", "root-bandwidth", "disk-bandwidth", "all-reduce"]
-    assert [name for name, _, _ in findings(run)] == checks
-    assert "problem" not in [level for _, level, _ in findings(run)]
+    assert [name for name, _, _ in findings(run)] == CHECKS
+    assert problems(run) == []
     assert run.exit["state"] == "COMPLETED"
 
 
-def test_three_nodes(start):
-    run = start((sys.executable, "-c", "pass"), nodes=3, ranks=1, preflight=True)
+def test_one_node_measures_its_devices(start):
+    run = start("true", nodes=1, ranks=2, preflight=True)
     run.wait()
-    print(run.log)
-    assert "problem" not in [level for _, level, _ in findings(run)]
+    assert [name for name, _, _ in findings(run)] == CHECKS[:-1]
+    assert run.exit["state"] == "COMPLETED"
+
+
+def test_a_node_where_torch_hangs_is_named_and_what_needs_no_torch_is_measured(with_torch):
+    program = "time.sleep(1000 if is_faulty else 0); raise ModuleNotFoundError('no torch', name='torch')"
+    run = with_torch(program, nodes=3, seconds={"checks.probe.IMPORT_SECONDS": 10.0})
+    assert problems(run) == [("import-time", ("fake2",))]
+    assert {name for name, level, _ in findings(run) if level == "not tested"} == {"import-time", "all-reduce"}
+    assert {"matrix-product", "root-bandwidth", "disk-bandwidth"} <= {name for name, _, _ in findings(run)}
+    assert run.ending[2:] == ("check-failed", "fake2: check `import-time`: no answer within 10 s")
+
+
+def test_a_node_that_computes_wrong_values_is_named(with_torch):
+    run = with_torch(f"{REAL}; torch.equal = torch.equal if not is_faulty else lambda *_: False", nodes=2)
+    assert problems(run) == [("matrix-product", ("fake2",))]
+
+
+def test_a_node_that_cannot_reach_others_is_named(with_torch):
+    program = f"{REAL}; import torch.distributed as it; it.TCPStore = None if is_faulty else it.TCPStore"
+    run = with_torch(program, nodes=3, seconds={"checks.pairs.TORCH_SECONDS": 5.0})
+    assert problems(run) == [("all-reduce", ("fake2",))]
+
+
+def test_a_slow_node_is_named(with_torch):
+    slow = "one = torch.Tensor.__matmul__; torch.Tensor.__matmul__ = lambda a, b: (time.sleep(0.05), one(a, b))[1]"
+    assert problems(with_torch(f"{REAL}\nif is_faulty: {slow}", nodes=3)) == [("matrix-product", ("fake2",))]

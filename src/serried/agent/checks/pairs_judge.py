@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
 
-from serried.agent.checks.probe import BEGUN, DONE, EXITED, MEASURED, STARTED, ProbeResult
+from serried.agent.checks.probe import BEGUN, DONE, EXITED, IMPORT_SECONDS, MEASURED, STARTED, ProbeResult
 from serried.base import NamedTuple
 from serried.base.text import fold_hosts
 from serried.schema.checks import BAD_SHARE, LOW_SHARE, NOT_TESTED, NOTE, OK, PROBLEM, Finding
@@ -81,13 +81,16 @@ class ProbeMeasurements:
 
     def groups(self, kind: str) -> List[MeasuredGroup]:
         rounds = [(number, round_) for number, round_ in enumerate(self.rounds) if round_.kind == kind]
-        return [self._group(number, group, self.active(it)) for number, it in rounds for group in it.groups]
+        found = [self._group(number, group, self.active(it)) for number, it in rounds for group in it.groups]
+        return [group for group in found if group.problem or group.seconds]
 
     def _group(self, number: int, nodes: Sequence[int], active: int) -> MeasuredGroup:
         results = [result for node in nodes for result in self.of(number, node, check=REDUCE)]
         deaths = [result for node in nodes for result in self.of(number, node, EXITED)]
         problems = [it.problem for it in results if it.problem] + [f"a program died: {it.problem}" for it in deaths]
-        if not self.has_ended(number, nodes):
+        # A program that was started again may import torch until the end of the round: then nothing was tested.
+        begun = [len(self.of(number, node, BEGUN, REDUCE)) for node in nodes]
+        if min(begun) >= active and not self.has_ended(number, nodes):
             problems.append("no answer in time")
         seconds: Dict[int, float] = {}
         for size in sorted({result.bytes for result in results}):
@@ -103,9 +106,15 @@ class ProbeMeasurements:
 
     def figures(self, check: str, *, again: bool = False) -> Dict[int, float]:
         """By node: the rate of its slowest rank, without the time in which a limit on CPU time stopped it."""
+        found = self.devices(check, again=again)
+        is_python = all(result.is_python for results in found.values() for result in results)
         rates: Dict[int, List[float]] = {
-            node: [result.rate * (1.0 - min(result.throttled, 0.95)) for result in results if not result.problem]
-            for node, results in self.devices(check, again=again).items()
+            node: [
+                result.rate * (1.0 - min(result.throttled, 0.95))
+                for result in results
+                if not result.problem and result.is_python == is_python
+            ]
+            for node, results in found.items()
         }
         return {node: min(own) for node, own in rates.items() if own and all(own)}
 
@@ -213,8 +222,12 @@ def _failures(check: str, hosts: Sequence[str], seen: ProbeMeasurements) -> List
             wrong, hung = wrong + deaths, [*hung, "no answer in time"]
         slow += not wrong and bool(hung)
         troubles.update((node, what) for what in (wrong + hung)[:1])
-    # If no node answers, a file system may be slow.
-    return _as_findings(check, hosts, troubles, seen, may_be_slow=check in (IMPORT, ROOT, DISK) and slow == seen.nodes)
+    # If no node answers, or all are slow, a file system or other programs may be slow.
+    may_be_slow = check in (IMPORT, ROOT, DISK) and slow == seen.nodes
+    if check == IMPORT and 0 < slow == len(troubles):
+        others = [result.seconds for own in seen.devices(check).values() for result in own if not result.has_hung]
+        may_be_slow = SLOW_FACTOR * statistics.median_low(others or [IMPORT_SECONDS]) > IMPORT_SECONDS
+    return _as_findings(check, hosts, troubles, seen, may_be_slow=may_be_slow)
 
 
 def _as_findings(
@@ -223,7 +236,7 @@ def _as_findings(
     if not troubles:
         return []
     named = () if len(troubles) == seen.nodes > 1 else _names(hosts, troubles)
-    what = f"{fold_hosts(named) or 'each node'}: {troubles[min(troubles)]}"
+    what = f"{'' if named else 'on each node, '}{troubles[min(troubles)]}"
     return [Finding(check, NOTE if may_be_slow else PROBLEM, what, EXCLUDE if named and not may_be_slow else "", named)]
 
 

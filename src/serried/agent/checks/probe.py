@@ -19,7 +19,8 @@ from typing import Any, Callable, List
 from serried.base import NamedTuple
 from serried.schema.codec import facts_of, from_json
 
-IMPORT_SECONDS, CHECK_SECONDS = 35.0, 10.0
+IMPORT_SECONDS = 35.0
+CHECK_SECONDS = 10.0
 PRODUCT_SECONDS = 1.0
 """How long matrices are multiplied. The best time counts, because other processes only add to it."""
 COPIED_BYTES = 64 << 20
@@ -70,6 +71,8 @@ class ProbeResult(NamedTuple):
     is_absent: bool = False
     """There is no torch, or too little room on the disk."""
     is_gpu: bool = False
+    is_python: bool = False
+    """A matrix product without torch, which is not compared with one by torch."""
     version: str = ""
     nccl: str = ""
 
@@ -83,14 +86,15 @@ def main(_arguments: List[str]) -> int:
 
     report(ProbeResult(STARTED))
     libraries: List[Any] = []
-    _check(report, "import-time", lambda: import_torch(libraries), IMPORT_SECONDS)
-    torch = libraries[0] if libraries else None
+    imported = _check(report, "import-time", lambda: import_torch(libraries), IMPORT_SECONDS)
+    torch = libraries[0] if imported.version else None
     for line in sys.stdin:
         job = from_json(ProbeJob, json.loads(line))
         count = torch.cuda.device_count() if torch and torch.cuda.is_available() else 0
         device = f"cuda:{job.local_rank % count}" if count else "cpu"
         if not job.size:
-            _check(report, "matrix-product", lambda: matrix_product(torch, device) if torch else integer_product())  # noqa: B023
+            if torch or imported.is_absent:  # else a thread may still import it, and slow this one
+                _check(report, "matrix-product", lambda: matrix_product(torch, device) if torch else integer_product())  # noqa: B023
             if count:
                 _check(report, "device-copy", lambda: device_copy(torch, device))  # noqa: B023 - called here
             for check, folder in (("root-bandwidth", job.root), ("disk-bandwidth", job.disk)):
@@ -99,14 +103,14 @@ def main(_arguments: List[str]) -> int:
         elif torch:
             report(ProbeResult(BEGUN, "all-reduce"))
             if not all_reduce(report, torch, device, job):
-                break  # torch cannot use these connections again
+                break  # NCCL may hang at the next use
         report(ProbeResult(DONE, round=job.round))
     os._exit(0)  # a thread may still hang
 
 
 def _check(
     report: Callable[[ProbeResult], None], name: str, check: Callable[[], ProbeResult], seconds: float = CHECK_SECONDS
-) -> None:
+) -> ProbeResult:
     report(ProbeResult(BEGUN, name))
     done: List[ProbeResult] = []
 
@@ -122,6 +126,7 @@ def _check(
     thread.join(seconds)
     result = done[0] if done else ProbeResult(MEASURED, seconds=seconds, has_hung=True)
     report(result._replace(check=name))
+    return result
 
 
 def _first_line(error: Exception) -> str:
@@ -179,7 +184,8 @@ def integer_product() -> ProbeResult:
 
     first = multiply()
     expected = sum(sum(x) * sum(y) for x, y in zip(columns, rows))
-    return _repeated(multiply, lambda product: product == first, 2 * size**3, sum(map(sum, first)) - expected)
+    difference = sum(map(sum, first)) - expected
+    return _repeated(multiply, lambda product: product == first, 2 * size**3, difference)._replace(is_python=True)
 
 
 def _repeated(
@@ -258,7 +264,7 @@ def bandwidth(folder: str) -> ProbeResult:
 
 
 def all_reduce(report: Callable[[ProbeResult], None], torch: Any, device: str, job: ProbeJob) -> bool:
-    """Report the best time of each size. All ranks of the job do this at the same time. False after a problem."""
+    """Report the best time of each size. All ranks of the job do this at the same time. False if torch must not be used again."""
     import datetime as dt
 
     kind, size, limit = device.partition(":")[0], 0, dt.timedelta(seconds=job.limit)
@@ -285,5 +291,8 @@ def all_reduce(report: Callable[[ProbeResult], None], torch: Any, device: str, j
         distributed.destroy_process_group()
     except Exception as error:  # noqa: BLE001 - torch, gloo and NCCL raise errors of many types
         report(ProbeResult(MEASURED, "all-reduce", bytes=size, problem=_first_line(error)))
-        return False
+        if kind == "cuda":
+            return False
+        with contextlib.suppress(Exception):  # there may be no group yet
+            distributed.destroy_process_group()
     return True
