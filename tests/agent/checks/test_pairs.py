@@ -15,8 +15,7 @@ CHECKS = ["launch", "import-time", "matrix-product", "root-bandwidth", "disk-ban
 def findings(run):
     """The id, level and nodes of each finding of part `pairs`."""
     entries = [entry for entry in run.events("checked") if entry["part"] == "pairs"]
-    [print(e["seconds"], [(f["id"], f["level"], f["seen"], f["hosts"]) for f in e["findings"]]) for e in entries]
-    return [(it["id"], it["level"], tuple(it["hosts"])) for entry in entries for it in entry["findings"]]
+    return [(it["id"], it["level"], tuple(it.get("hosts", ()))) for entry in entries for it in entry["findings"]]
 
 
 def problems(run):

@@ -45,6 +45,8 @@ class CheckCoordinator:
         self._go: Optional[Callable[[], None]] = None
         self.is_ready = not attempt.plan.preflight
         """Ranks may start."""
+        self.seconds = 0.0
+        """How long the checks have taken."""
 
     def begin(self) -> None:
         """All nodes are connected."""
@@ -112,8 +114,8 @@ class CheckCoordinator:
             findings = judge.findings(job, list(self._facts.values()), list(self._peers.values()))
         except Exception as error:  # noqa: BLE001 - an odd node must not end a run whose ranks may be running
             findings = [Finding("node-answers", NOT_TESTED, f"the checks failed: {type(error).__name__}: {error}")]
-        entries, seconds = [codec.facts_of(it) for it in findings], round(time.monotonic() - self._began_at, 2)
-        self._log_event(JournalEvent.CHECKED, part="nodes", findings=entries, seconds=seconds)
+        self.seconds, entries = round(time.monotonic() - self._began_at, 2), [codec.facts_of(it) for it in findings]
+        self._log_event(JournalEvent.CHECKED, part="nodes", findings=entries, seconds=self.seconds)
         if self._attempt.plan.preflight and not self._fail(findings):
             self.is_ready = True
             if self._go:

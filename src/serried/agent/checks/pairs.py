@@ -19,12 +19,10 @@ from serried.agent.loop import Loop, Timer
 from serried.agent.stage_in.head_side import peer_host
 from serried.base import files
 from serried.base.channel import Message
-from serried.schema.checks import Finding
+from serried.schema.checks import NOT_TESTED, Finding
 from serried.schema.codec import facts_of, from_json
 from serried.schema.events import JournalEvent, ToHead, ToNode
 
-LIMIT_SECONDS = 80.0
-"""For all rounds. What has not been measured by then is not tested."""
 DEVICES_SECONDS, REDUCE_SECONDS = 45.0, 26.0
 TORCH_SECONDS = 20.0
 """The limit of one operation of torch.distributed."""
@@ -85,12 +83,13 @@ class PairsCoordinator:
         self._place: Dict[str, Any] = {}
         self._ports: Dict[int, List[int]] = {}
         self._timer: Optional[Timer] = None
-        self._began = 0.0
+        self._began = self._end = 0.0
         self.has_begun, self._is_open = False, False
 
-    def begin(self, place: Dict[str, Any]) -> None:
-        """`place`: variables of all ranks, as START_RANKS has them."""
+    def begin(self, place: Dict[str, Any], seconds: float) -> None:
+        """`place`: variables of all ranks, as START_RANKS has them. What takes longer than `seconds` is not tested."""
         self._began, self._place = time.monotonic(), place
+        self._end = self._began + seconds
         self.has_begun = self._is_open = True
         self._next()
 
@@ -116,7 +115,7 @@ class PairsCoordinator:
     def _next(self) -> None:
         if self._timer:
             self._timer.cancel()
-        left = LIMIT_SECONDS - (time.monotonic() - self._began)
+        left = self._end - time.monotonic()
         round_ = next(self._rounds, None) if left > LEAST_SECONDS else None
         if round_ is None:
             self._finish()
@@ -147,10 +146,13 @@ class PairsCoordinator:
 
     def _finish(self) -> None:
         self.stop()
-        entries = files.read_journal(self._attempt.files.events)
         hosts = [agent.host for agent in self._nodes]
         has_container = self._attempt.plan.container is not None
-        found = [*pairs_judge.judge_launch(entries), *pairs_judge.judge(hosts, self._seen, has_container=has_container)]
-        seconds = round(time.monotonic() - self._began, 2)
-        self._log_event(JournalEvent.CHECKED, part="pairs", findings=[it.to_json() for it in found], seconds=seconds)
+        try:
+            found = pairs_judge.judge(hosts, self._seen, has_container=has_container)
+        except Exception as error:  # noqa: BLE001 - an odd result must not end the run
+            found = [Finding("all-reduce", NOT_TESTED, f"the checks failed: {type(error).__name__}: {error}")]
+        found = [*pairs_judge.judge_launch(files.read_journal(self._attempt.files.events)), *found]
+        entries, seconds = [facts_of(finding) for finding in found], round(time.monotonic() - self._began, 2)
+        self._log_event(JournalEvent.CHECKED, part="pairs", findings=entries, seconds=seconds)
         self._on_findings(found)

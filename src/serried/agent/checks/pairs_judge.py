@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
 
+from serried.agent.checks.judge import one_per_level
 from serried.agent.checks.probe import BEGUN, DONE, EXITED, IMPORT_SECONDS, MEASURED, STARTED, ProbeResult
 from serried.base import NamedTuple
 from serried.base.text import fold_hosts
@@ -142,7 +143,9 @@ def judge(hosts: Sequence[str], seen: ProbeMeasurements, *, has_container: bool)
     rounds, nodes = range(len(seen.rounds)), range(seen.nodes)
     said = [result.problem for number in rounds for node in nodes for result in seen.of(number, node, check="nccl")]
     wrong = [line for line in said if not {"OK", "INFO"} & set(line.split())]
-    return [*found, Finding(REDUCE, NOTE, f"NCCL's own diagnosis: {wrong[0]}")] if wrong else found
+    found += [Finding(REDUCE, NOTE, f"NCCL's own diagnosis: {line}") for line in wrong[:1]]
+    ids = dict.fromkeys(finding.id for finding in found)
+    return [it for id_ in ids for it in one_per_level([finding for finding in found if finding.id == id_])]
 
 
 def judge_launch(entries: Iterable[Mapping[str, Any]]) -> List[Finding]:

@@ -264,7 +264,7 @@ def bandwidth(folder: str) -> ProbeResult:
 
 
 def all_reduce(report: Callable[[ProbeResult], None], torch: Any, device: str, job: ProbeJob) -> bool:
-    """Report the best time of each size. All ranks of the job do this at the same time. False if torch must not be used again."""
+    """Report the best time of each size. All ranks of the job do this at once. False if torch cannot be used again."""
     import datetime as dt
 
     kind, size, limit = device.partition(":")[0], 0, dt.timedelta(seconds=job.limit)
@@ -291,8 +291,11 @@ def all_reduce(report: Callable[[ProbeResult], None], torch: Any, device: str, j
         distributed.destroy_process_group()
     except Exception as error:  # noqa: BLE001 - torch, gloo and NCCL raise errors of many types
         report(ProbeResult(MEASURED, "all-reduce", bytes=size, problem=_first_line(error)))
-        if kind == "cuda":
-            return False
         with contextlib.suppress(Exception):  # there may be no group yet
             distributed.destroy_process_group()
+        # Processes number their groups, and must agree; after a failure only one of them may have counted.
+        world: Any = getattr(distributed.distributed_c10d, "_world", None)
+        if kind == "cuda" or not hasattr(world, "group_count"):
+            return False
+        world.group_count = 0
     return True

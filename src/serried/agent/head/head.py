@@ -472,7 +472,7 @@ class Head:
             self._search.when_ready(self._start_ranks)
             return
         if self._pairs and not self._pairs.has_begun:
-            self._pairs.begin(self._place)
+            self._pairs.begin(self._place, names.PREFLIGHT_SECONDS - self._checks.seconds)
             return
         self._have_ranks_started = True
         self._nodes.stop_accepting()
