@@ -11,7 +11,8 @@ import signal
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING, Any, List, Optional, Set
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
 
 from serried.agent import containers, orphans, system
 from serried.agent.attempt import Attempt, run_directory, set_umask
@@ -158,6 +159,11 @@ class Node:
         """TERM has been sent, or there is nothing to send it to."""
         self._is_urgent = False
         self._is_done = False
+        self._holds = bool(attempt.plan.limit.rounds)
+        """Another round may follow once the ranks have ended."""
+        self._held: Optional[Tuple[NodeEnded, bool]] = None
+        """How the round ended here, and whether its files can be trusted, while the head decides what follows."""
+        self._round = 1
         self._kill: Optional[Timer] = None
         self._lingering_since = 0.0
 
@@ -211,6 +217,8 @@ class Node:
             self._ask_to_save(message["reason"])
         elif message["do"] == ToNode.SCRIPT_STARTED:
             self._script_pid = message["pid"] if message["host"] == os.uname().nodename else 0
+        elif message["do"] == ToNode.FINISH:
+            self._stop_holding()
         elif message["do"] == ToNode.BYE:
             self._leave()
         elif message["do"] == ToNode.STACKS:
@@ -219,13 +227,30 @@ class Node:
             self._ranks.on_message(message)
             self.finish_if_ended()
 
+    def _begin_round(self, message: Message) -> None:
+        """Start the ranks again. What the last round left in files of its own stays there."""
+        self._round = message["round"]
+        self.log_event(JournalEvent.ROUND, round=self._round)
+        self._ranks = self._side_commands = self._connections = self._kill = self._held = None
+        self._exits = Exits(self)
+        self._is_stopping = self._is_done = False
+        self._lingering_since = 0.0
+
+    @property
+    def _stop_file(self) -> Path:
+        return self._private / (f"stop-{self._round}" if self._round > 1 else "stop")
+
     def _go(self, message: Message) -> None:
+        if message["round"] != self._round and self._held:
+            self._begin_round(message)
         if self._is_stopping:
             return
+        os.environ[names.RESUME] = message["resume"]
         parameters = message.get("parameters")
         if parameters:  # of a search: drawn since this process began
             self.attempt.parameters = parameters
-        variables = {**message["place"], "master": self._master, "stop_file": str(self._private / "stop")}
+        variables = {**message["place"], "master": self._master, "stop_file": str(self._stop_file)}
+        variables["round"] = self._round
         variables.update(
             self._stage_out.begin(message["left"]), local=str(self._folder.scratch), **self._stage_in.variables
         )
@@ -235,6 +260,17 @@ class Node:
 
             with contextlib.suppress(OSError):  # on a full disk
                 variables["submitters"] = write_submitters(self._private / "outside", system.agent_command("")[:-1])
+        self._start(variables, hosts)
+        if self.attempt.plan.beside:
+            self._side_commands = SideCommands(
+                self.attempt, self._index, variables, self.loop, self._on_side_command_exit
+            )
+        if self._round == 1:
+            self._sampling.begin(hosts[self._index], variables.get("results", ""))
+        self.reap()
+
+    def _start(self, variables: Dict[str, Any], hosts: List[str]) -> None:
+        """Start the ranks of this node, or let the script or the launcher start them."""
         if self.attempt.is_script:
             from serried.agent.launchers import local_socket
             from serried.agent.launchers.script import ScriptNode
@@ -267,12 +303,6 @@ class Node:
                 address=self._address,
                 folder=self._private,
             )
-        if self.attempt.plan.beside:
-            self._side_commands = SideCommands(
-                self.attempt, self._index, variables, self.loop, self._on_side_command_exit
-            )
-        self._sampling.begin(hosts[self._index], variables.get("results", ""))
-        self.reap()
 
     def _probe(self, message: Message) -> None:
         """Run a job of the head by the programs in the place of ranks, or end these."""
@@ -379,7 +409,9 @@ class Node:
     def _stop(self, reason: str, grace: float) -> None:
         """TERM now, KILL after `grace` seconds. A second stop can only bring the KILL forward."""
         self._is_urgent |= reason in (Reason.CANCEL, Reason.LOST)
-        self._stage_out.stop(reason, grace)
+        if not (self._holds and reason in (Reason.FAILURE, Reason.SILENCE)):
+            self._stage_out.stop(reason, grace)
+            self._stop_holding()
         if reason == Reason.CANCEL:
             self._exits.mark_ended_by_us()
         if self._ranks and not self._is_stopping:
@@ -408,7 +440,7 @@ class Node:
     def _record_stop(self, reason: str) -> None:
         self.log_event(JournalEvent.STOPPING, reason=reason)
         with contextlib.suppress(OSError):  # a full /tmp must not keep ranks from being ended
-            files.write_text(self._private / "stop", reason)
+            files.write_text(self._stop_file, reason)
 
     # The end.
 
@@ -436,25 +468,44 @@ class Node:
     def find_leftovers(self) -> List[orphans.Leftover]:
         return orphans.leftovers(self.attempt.process_tag, self._index, os.getpid())
 
+    def _find_leftovers_of_round(self) -> List[orphans.Leftover]:
+        return [leftover for leftover in self.find_leftovers() if not leftover.may_outlive_ranks]
+
     def _finish(self, leftovers: List[str]) -> None:
         self._is_done = True
-        self._sampling.end()
+        if not self._holds:
+            self._sampling.end()
         if self._kill:
             self._kill.cancel()
         may_trust = bool(self._ranks and self._ranks.have_exited_by_themselves) and all(
             leftover.may_outlive_ranks for leftover in self.find_leftovers()
         )
-        count = orphans.end(self.find_leftovers, self._reap_remaining)
+        count = orphans.end(self._find_leftovers_of_round if self._holds else self.find_leftovers, self._reap_remaining)
         orphans.end_groups(self._ranks.leaders if self._ranks else [])
         self.log_event(JournalEvent.SWEPT, count=count, left=leftovers)
         exits = tuple(self._ranks.exits.values()) if self._ranks else ()
         ended = NodeEnded(exits, left=tuple(leftovers), swept=count)
         with contextlib.suppress(ValueError):  # none, or of another program
-            unsaved = files.read_json(self._private / f"stop{names.UNSAVED_SUFFIX}")
+            unsaved = files.read_json(self._stop_file.with_name(f"{self._stop_file.name}{names.UNSAVED_SUFFIX}"))
             ended = ended._replace(unsaved=from_json(Unsaved, unsaved))
         if self._connections:
             seconds = round(self._connections.cpu_seconds, 2)
             ended = ended._replace(contact=self._connections.is_seen, cpu_seconds=seconds)
+        if self._holds:
+            self._held = ended, may_trust
+            self.send(ToHead.ROUND_ENDED, **facts_of(ended))
+        else:
+            self._drain(ended, may_trust)
+
+    def _stop_holding(self) -> None:
+        self._holds = False
+        if self._held:
+            self._drain(*self._held)
+
+    def _drain(self, ended: NodeEnded, may_trust: bool) -> None:
+        """Copy the rest of the outputs, then report the end."""
+        self._held = None
+        self._sampling.end()
         self._stage_out.drain(lambda missing: self._send_done(ended._replace(missing=missing)), trusted=may_trust)
         self.send(ToHead.HEARTBEAT, quiet=0.0, running=[], **self._stage_out.heartbeat_facts)
 

@@ -277,6 +277,7 @@ _OF_HEAD: _Texts = {
     JournalEvent.NODE_LOST: "node {node} ({host}) was lost",
     JournalEvent.STOPPING: _stopping,
     JournalEvent.STARTING_RANKS: _resuming,
+    JournalEvent.ROUND: "round {round}: the ranks start again, because {message}",
     JournalEvent.LAUNCH_FAILED: "the launch failed: {message}",
     JournalEvent.RANKS_UNCONNECTED: "warning: {message}",
     JournalEvent.ANOMALY: "warning: {message}",

@@ -51,6 +51,38 @@ class Stopping(NamedTuple):
     t: float = 0.0
 
 
+class RoundBegun(NamedTuple):
+    """The ranks of all nodes start again in the same attempt."""
+
+    round: int
+    """From 2."""
+    code: Reason
+    """Why the round before ended, as `message`."""
+    message: str
+    resume: Optional[str] = None
+    rank: Optional[int] = None
+    """The one that failed, as `host` and `error`; None if none is known."""
+    host: str = ""
+    error: str = ""
+    t: float = 0.0
+
+
+_OF_A_ROUND = frozenset(
+    {
+        JournalEvent.STARTED, JournalEvent.STARTING_RANKS, JournalEvent.STOPPING, JournalEvent.RANK_FAILED,
+        JournalEvent.RANK_EXIT, JournalEvent.SWEPT, JournalEvent.NODE_ENDED, JournalEvent.ALL_RANKS_ENDED,
+        JournalEvent.RANKS_CONNECTED, JournalEvent.RANKS_UNCONNECTED, JournalEvent.SIDE_COMMAND_FAILED,
+        JournalEvent.SIDE_COMMAND_EXITED,
+    }
+)  # fmt: skip
+
+
+def of_last_round(journal: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """A journal without what belongs to the rounds before its last."""
+    last = max((at for at, entry in enumerate(journal) if entry["event"] == JournalEvent.ROUND), default=0)
+    return [entry for at, entry in enumerate(journal) if at >= last or entry["event"] not in _OF_A_ROUND]
+
+
 class NodeLost(NamedTuple):
     host: str
     node: int = -1
@@ -226,6 +258,8 @@ class End(NamedTuple):
     seconds: Optional[float] = None
     nodes: Tuple[str, ...] = ()
     world_size: Optional[int] = None
+    rounds: int = 0
+    """How often the ranks of the attempt started again after a failure."""
     progress: Optional[bool] = None
     """Its newest checkpoint is further than the one that the attempt found."""
     missing: Tuple[UncopiedOutputs, ...] = ()
@@ -284,7 +318,7 @@ class End(NamedTuple):
         document: Dict[str, Any] = {"schema": SCHEMA}
         for name, value in self._asdict().items():
             is_optional = name in _OPTIONAL + (_OF_ATTEMPT if self.attempt is None else ())
-            if not is_optional or value not in (None, (), {}):
+            if not is_optional or value not in (None, (), {}, 0):
                 document[name] = value
             if name == "cause":
                 document["message"] = self.message
@@ -298,7 +332,7 @@ class End(NamedTuple):
         return document
 
 
-_OPTIONAL = ("missing", "warnings", "attempts", "tasks")
+_OPTIONAL = ("missing", "warnings", "attempts", "tasks", "rounds")
 _OF_ATTEMPT = ("saved_step", "started", "seconds", "world_size", "progress")
 
 

@@ -32,6 +32,8 @@ class JournalEvent:
     ENDING_AGENT_LAUNCHER = "ending-launcher"  # The agents' launcher did not exit in time and gets TERM.
     ALL_RANKS_ENDED = "all-over"  # No rank runs on any node; results may still be copied.
     ORPHANED = "orphaned"  # job.sh ended before the head.
+    # `endings.RoundBegun`: the ranks start again, in a head's journal; only `round` in a node's.
+    ROUND = "round"
     SUPERSEDED = "superseded"  # A later attempt of the same run has begun.
     # seen: ranks have connected to each other; `seen` is None where a node cannot tell.
     RANKS_CONNECTED = "ranks-in-contact"
@@ -109,9 +111,11 @@ class ToNode:
 
     HEARTBEAT = "heartbeat"  # The head is alive.
     STAGE = "stage"  # before: the address and port of the node to take data from; None for the source.
-    # hosts, place, left: a host list, the variables of ranks, and the seconds until the job's limit.
+    # hosts, place, left, round, resume: a host list, the variables of ranks, the seconds until the job's limit, the
+    # number of the round, and the checkpoint to load.
     START_RANKS = "start-ranks"
     STOP = "stop"  # reason, hard, grace: end the ranks, or, without `hard`, ask them to save.
+    FINISH = "finish"  # No round follows ROUND_ENDED.
     ALL_RANKS_ENDED = "all-ranks-ended"  # No rank runs on any node.
     LAUNCHERS_EXITED = "launchers-exited"  # killed: every launcher exited; whether one was killed.
     RELEASE = "release"  # patience: let launchers see how their ranks ended, and give them so many seconds to exit.
@@ -153,6 +157,7 @@ class ToHead:
     RANK_STARTED = "rank-started"  # rank: started by a launcher.
     RANK_ENDED = "rank-ended"  # rank, well, taken: `taken` where the launcher ended it unasked.
     FAILED = "failed"  # exit, tail: a rank failed by itself.
+    ROUND_ENDED = "round-ended"  # `endings.NodeEnded`, without node and host: the ranks have ended, the agent waits.
     CONTACT = "contact"  # seen: ranks have connected; None where the node cannot tell.
     SIDE_COMMAND_FAILED = "side-command-failed"  # The fields of JournalEvent.SIDE_COMMAND_EXITED.
     GPUS_IN_USE = "gpus-in-use"  # gpus, as in JournalEvent.GPUS_IN_USE.

@@ -167,6 +167,12 @@ class Limit(NamedTuple):
     output_timeout_seconds: Optional[int] = setting("DURATION_OR_OFF", "Fail if no rank prints for this time.", "off")
     restarts: int = setting("COUNT_OR_NONE", "How many further attempts are allowed.", "0", value=0)
     """In a plan, with those that `total_time` needs."""
+    rounds: int = setting(
+        "COUNT_OR_NONE",
+        "How often ranks start again within an attempt, without progress, after a failure that may pass.",
+        "0",
+        value=0,
+    )
     total_time_seconds: Optional[int] = setting(
         "DURATION_OR_OFF",
         "Time of the whole training: as many attempts as that takes, and `restarts` more.",

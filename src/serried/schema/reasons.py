@@ -54,6 +54,7 @@ class Reason(str, enum.Enum):
     # A run continues, or cannot.
     REQUEUE = "requeue"
     CONTINUES = "continues"
+    RECOVERED = "recovered"
     RESTARTS_USED = "restarts-used"
     NO_PROGRESS = "no-progress"
     NO_NEXT_JOB = "no-next-job"

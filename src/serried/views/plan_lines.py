@@ -60,6 +60,7 @@ def plan_lines(
         ("checkpoints", _watched(plan, plan.checkpoint) if plan.checkpoint else ""),
         ("preflight", _preflight(plan) if plan.preflight else ""),
         ("restarts", restarts_text(plan)),
+        ("rounds", f"up to {plan.limit.rounds} without progress, within an attempt" if plan.limit.rounds else ""),
         ("symlinks", ", ".join(plan.source.links)),
         ("secrets", ", ".join((*plan.environment.secrets, *plan.environment.env_file))),
         ("", "* a default" if plan.defaults else ""),

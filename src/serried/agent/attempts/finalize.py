@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Dict, List, Sequence
+from typing import Dict, List, Optional, Sequence
 
 from serried.agent import notifications
 from serried.agent.attempt import Attempt
@@ -18,7 +18,7 @@ from serried.agent.outcome import checkpoint_progress, diagnose, reconcile, verd
 from serried.agent.outcome.evidence import AttemptEvidence, Event, FirstFailure, first_failure
 from serried.base import files
 from serried.schema import names
-from serried.schema.endings import End, NodeEnded, Stopping, entries
+from serried.schema.endings import End, NodeEnded, Stopping, entries, of_last_round
 from serried.schema.events import JournalEvent
 from serried.schema.exits import Exit
 from serried.schema.reasons import Reason
@@ -36,23 +36,28 @@ def assess(attempt: Attempt, *, is_unrecorded: bool = False) -> End:
     """
     evidence = gather(attempt, is_unrecorded=is_unrecorded)
     failure = first_failure(evidence)
-    tail = _tail(attempt, evidence, failure) if failure else []
+    tail = tail_of(attempt, evidence, failure) if failure else []
     return verdict.end_of(evidence, failure, tail, verdict.judge(evidence, failure, tail))
 
 
-def gather(attempt: Attempt, *, is_unrecorded: bool = False) -> AttemptEvidence:
+def gather(
+    attempt: Attempt, *, is_unrecorded: bool = False, ends: Optional[Sequence[NodeEnded]] = None
+) -> AttemptEvidence:
+    """The evidence on disk. `ends`: what the nodes have reported of a round that has just ended."""
     claim = history.claim_of(attempt)
     began = claim.get("monotonic")
     # All processes of a machine share this clock, from one boot to the next.
     is_same_clock = claim.get("host") == os.uname().nodename and claim.get("boot") == boot()
-    head = files.entries(attempt.files.events)
-    node_ends = entries(head, JournalEvent.NODE_ENDED, NodeEnded)
+    head = of_last_round(files.entries(attempt.files.events))
+    node_ends = entries(head, JournalEvent.NODE_ENDED, NodeEnded) if ends is None else ends
     reported = {end.node for end in node_ends}
     reason = next((stop.reason for stop in entries(head, JournalEvent.STOPPING, Stopping)), None)
     position = checkpoint_progress.position(attempt.directory.checkpoints, attempt.plan.watch_patterns)
     progressed = position.is_beyond(history.where_it_began(claim))
     nodes: Dict[int, Sequence[Event]] = {
-        node: files.entries(attempt.files.node_events(node)) for node in attempt.node_numbers if node not in reported
+        node: of_last_round(files.entries(attempt.files.node_events(node)))
+        for node in attempt.node_numbers
+        if node not in reported
     }
     return AttemptEvidence(
         run=attempt.plan.run,
@@ -76,7 +81,7 @@ def gather(attempt: Attempt, *, is_unrecorded: bool = False) -> AttemptEvidence:
     )
 
 
-def _tail(attempt: Attempt, evidence: AttemptEvidence, failure: FirstFailure) -> List[str]:
+def tail_of(attempt: Attempt, evidence: AttemptEvidence, failure: FirstFailure) -> List[str]:
     exit_ = failure.exit
     if failure.output is not None:
         return diagnose.read_tail(attempt.log_of(exit_.rank, None), end=failure.output)

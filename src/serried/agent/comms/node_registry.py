@@ -44,6 +44,8 @@ class NodeAgent:
         self.busy_until = 0.0
         """Until when the head waits for it, on the monotonic clock: it is copying its ranks' results."""
         self.have_ranks_ended = False
+        self.is_held = False
+        """Its ranks have ended, and it waits for another round or for the end."""
         self.is_lost = False
         """It disappeared before it was done: processes of the attempt may still run there."""
 
@@ -121,6 +123,12 @@ class NodeRegistry:
         self.broadcast(ToNode.STOP, reason=reason, hard=True, grace=grace)
         return True
 
+    def release(self) -> None:
+        """A round has ended on all nodes: forget its stops."""
+        self._stops.clear()
+        for agent in self:
+            agent.is_held = False
+
     def send_to(self, index: int, message: Message) -> None:
         """Send to one node, if it is connected."""
         agent = self._agents.get(index)
@@ -131,7 +139,7 @@ class NodeRegistry:
     def drop_unfinished(self, code: Reason, because: str) -> None:
         """Give up each agent that is not done: now, or after the time that the agent requested."""
         now = time.monotonic()
-        awaited = [agent for agent in self if not agent.is_done]
+        awaited = [agent for agent in self if not (agent.is_done or agent.is_held)]
         for agent in awaited:
             if agent.busy_until <= now:
                 self._head.on_node_lost(agent, code, because)

@@ -30,8 +30,8 @@ from serried.base import files, linux
 from serried.base.channel import Message
 from serried.base.text import expand_hosts, fold_hosts
 from serried.schema import checkpoints, checks, names
-from serried.schema.codec import facts_of
-from serried.schema.endings import NodeLost, Stopping
+from serried.schema.codec import facts_of, known
+from serried.schema.endings import NodeEnded, NodeLost, Stopping
 from serried.schema.events import JournalEvent, ToHead, ToNode
 from serried.schema.exits import Exit
 from serried.schema.reasons import Reason
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from serried.agent.checks.pairs import PairsCoordinator
     from serried.agent.head.anomalies import Anomaly
     from serried.agent.head.live_file import LiveFile
+    from serried.agent.head.rounds import Rounds
     from serried.agent.launchers.script import ScriptProcess
     from serried.agent.trials.search import TrialSearch
     from serried.schema.checks import Finding
@@ -283,6 +284,8 @@ LOGGED = {
     ToHead.DONE: JournalEvent.NODE_ENDED,
 }
 """Messages that are also entries of the journal."""
+REPEATED = (Reason.FAILURE, Reason.SILENCE)
+"""Reasons of stops after which another round may follow."""
 OTHER_FILES = 32
 """In addition to a connection for each node, with room to spare."""
 
@@ -355,6 +358,13 @@ class Head:
             self._pairs = PairsCoordinator(self.loop, attempt, self._nodes, self.log_event, self._on_pairs_checked)
         self._script: Optional[ScriptProcess] = None
         """The process of the user's job script."""
+        self._round = 1
+        self._rounds: Optional[Rounds] = None
+        """None if no further round is possible."""
+        if attempt.plan.limit.rounds:
+            from serried.agent.head.rounds import Rounds
+
+            self._rounds = Rounds(attempt)
         self._launchers = LauncherCoordinator(self.loop, attempt, self._nodes, self._fail_launcher)
         self._argv = launcher
         self._setup_seconds = SETUP_SECONDS if attempt.plan.environment.setup else 0.0
@@ -480,8 +490,11 @@ class Head:
         self.log_event(JournalEvent.STARTING_RANKS, resume=self._resume or None)
         seconds_left = self._deadline.over - time.time() if self._deadline else None
         hosts = fold_hosts([agent.host for agent in self._nodes])
-        parameters = {"parameters": self.attempt.parameters} if self._search else {}
+        parameters: Dict[str, Any] = {"parameters": self.attempt.parameters} if self._search else {}
+        parameters.update(round=self._round, resume=self._resume)
         self._nodes.broadcast(ToNode.START_RANKS, hosts=hosts, place=self._place, left=seconds_left, **parameters)
+        if self._round > 1:
+            return
         self._launchers.begin()
         self._monitor.ranks_began()
         notifications.notify(self.attempt, names.EVENT_START)
@@ -512,6 +525,8 @@ class Head:
             if self._script and agent.index == 0:
                 agent.quiet_seconds = self._script.quiet_seconds()
                 agent.running = [rank.number for rank in self._script.running]
+        elif message["event"] == ToHead.CONTACT:
+            self._monitor.on_contact(message["seen"])
         else:
             self._monitor.check_parent()
             if self._script:
@@ -530,8 +545,8 @@ class Head:
             self._start_script(agent, message["place"], message["address"])
         elif event in (ToHead.FAILED, ToHead.LAUNCHED_RANK_FAILED):
             self._judge_failure(Exit.from_json(message["exit"])._replace(host=agent.host))
-        elif event == ToHead.CONTACT:
-            self._monitor.on_contact(message["seen"])
+        elif event == ToHead.ROUND_ENDED:
+            self._on_round_ended(agent, known(NodeEnded, message))
         elif event == ToHead.STOP:
             self._on_terminated(f"TERM on {agent.host}", node=agent.index)
         elif event == ToHead.ORPHANED:
@@ -611,6 +626,8 @@ class Head:
         stopping = Stopping(reason, because, absent=absent, launches=launches, **facts)
         self.log_event(JournalEvent.STOPPING, **facts_of(stopping))
         self._stop_reason = self._stop_reason or reason
+        if reason not in REPEATED:
+            self._end_rounds()
         is_new = self._nodes.stop_ranks(reason, grace)
         self._launchers.stop()
         if self._script and self._script.running:
@@ -619,8 +636,45 @@ class Head:
         if not self._have_ranks_started:
             self._abandon_launch()
         elif is_new:
-            drop = partial(self._nodes.drop_unfinished, Reason.STOP_IGNORED, "it did not stop")
-            self.loop.after(grace + OBEY_SECONDS, drop)
+            self.loop.after(grace + OBEY_SECONDS, partial(self._drop_unstopped, self._round))
+
+    def _drop_unstopped(self, round_: int) -> None:
+        if self._round == round_:
+            self._nodes.drop_unfinished(Reason.STOP_IGNORED, "it did not stop")
+
+    def _on_round_ended(self, agent: NodeAgent, ended: NodeEnded) -> None:
+        """Once the ranks of all nodes have ended: start them again, or end the attempt."""
+        if self._rounds is None:
+            self._nodes.send_to(agent.index, {"do": ToNode.FINISH})
+            return
+        agent.is_held = True
+        if not self._rounds.on_ended(agent, ended):
+            return
+        begun = None
+        is_warned = self._deadline is not None and time.time() >= self._deadline.warning
+        if self._stop_reason in REPEATED and not is_warned:
+            try:
+                begun = self._rounds.decide(self._stop_reason)
+            except OSError as error:
+                system.log(f"no further round: {error}")
+        if begun is None:
+            self._end_rounds()
+            return
+        self._stop_reason, self._round = None, begun.round
+        self._resume = begun.resume or ""
+        self._port.close()
+        self._port = rendezvous.hold_port()
+        self._nodes.release()
+        self.log_event(JournalEvent.ROUND, **facts_of(begun))
+        system.log(f"round {begun.round}: the ranks start again, because {begun.message}")
+        self._start_ranks()
+
+    def _end_rounds(self) -> None:
+        """No further round follows: nodes that wait for one may finish."""
+        if self._rounds:
+            self._rounds = None
+            self._nodes.release()
+            self._nodes.broadcast(ToNode.FINISH)
 
     def _prune(self, values: int) -> None:
         if self._have_ranks_started and self._stop_reason is None:
@@ -630,6 +684,8 @@ class Head:
         """Send ranks the stop notice, unless an earlier reason takes precedence."""
         if not self._have_ranks_started:  # nothing to save
             self.stop(reason, because, self.attempt.grace_seconds, **facts)
+        elif self._stop_reason in REPEATED:  # no rank is left to save
+            self._end_rounds()
         elif history.outweighs(reason, self._stop_reason):
             self._stop_reason, self._are_ranks_notified = reason, True
             notice = self.attempt.plan.limit.notify

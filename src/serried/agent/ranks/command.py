@@ -93,6 +93,8 @@ class RankPlace(NamedTuple):
     """The folder on this node's disk for results, which are copied back; empty for the run directory."""
     checkpoints: str = ""
     """The folder for checkpoints, likewise."""
+    round: int = 1
+    """Counts how often the ranks of the attempt have started."""
     submitters: str = ""
     """A folder for PATH: `sbatch` and the like, which pass none of the run's variables on to other jobs."""
 
@@ -285,7 +287,8 @@ def torch(attempt: Attempt, place: RankPlace) -> Dict[str, str]:
     }
     if attempt.plan.launch.kind == "agent":
         own.update(
-            TORCHELASTIC_RUN_ID=names.elastic_id(attempt.plan.run), TORCHELASTIC_RESTART_COUNT=str(attempt.number - 1)
+            TORCHELASTIC_RUN_ID=names.elastic_id(attempt.plan.run),
+            TORCHELASTIC_RESTART_COUNT=str(attempt.number + place.round - 2),
         )
     return own
 

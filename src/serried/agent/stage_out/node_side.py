@@ -69,6 +69,7 @@ class StageOut:
         self._were_ended = False
         """Ranks were ended on some node, perhaps while they wrote a file."""
         self._is_draining = False
+        self._folders: Optional[Dict[str, str]] = None
         self._is_wanted = self._is_local or (node == 0 and bool(watched))
 
     def begin(self, seconds_left: Optional[float]) -> Dict[str, str]:
@@ -78,8 +79,10 @@ class StageOut:
         """
         if seconds_left is not None:
             self.limit(seconds_left)
+        if self._folders is not None:  # a further round
+            return self._folders
         own = {RESULTS: self._has_results, CHECKPOINTS: self._has_checkpoints}
-        folders = {name: str(self._folder.path / name) for name, is_ours in own.items() if is_ours}
+        self._folders = folders = {name: str(self._folder.path / name) for name, is_ours in own.items() if is_ours}
         for path in folders.values():
             os.mkdir(path, 0o700)  # noqa: PTH102 - a bare string
         if self._is_wanted:

@@ -1,0 +1,128 @@
+"""Rounds: after a failure that may pass, the ranks of all nodes start again within the attempt.
+
+The agents stay, and with them staged data, the snapshot and the place in the queue. `may_repeat` decides by codes.
+`Rounds` collects what nodes report once their ranks have ended, and then starts another round or lets the attempt end.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from typing import TYPE_CHECKING, Dict, List, Optional, Sequence
+
+from serried.base import NamedTuple
+from serried.schema.endings import NodeEnded, RoundBegun
+from serried.schema.exits import Exit
+from serried.schema.reasons import Reason
+
+if TYPE_CHECKING:
+    from serried.agent.attempt import Attempt
+    from serried.agent.comms.node_registry import NodeAgent
+    from serried.agent.outcome.checkpoint_progress import Position
+
+MOST_ALIKE = 1
+"""Rounds after the same failure of the same rank at the same checkpoint: it would fail again."""
+STORM_ROUNDS, STORM_SECONDS = 5, 1800.0
+"""So many rounds in this time end the attempt, even if each made progress."""
+FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGBUS, signal.SIGSEGV)
+"""Signals that a program seldom causes itself."""
+MAY_PASS = frozenset({Reason.SIGNAL, Reason.PEER_LOST, Reason.NCCL, Reason.CUDA_KERNEL, Reason.SILENCE})
+SIGNS = (
+    (Reason.CUDA_KERNEL, r"CUDA error: (?!out of memory)|uncorrectable ECC error|CUBLAS_STATUS_EXECUTION_FAILED"),
+    (Reason.NCCL, r"NCCL error|nccl(?:System|Remote|Internal|UnhandledCuda)Error|NCCL communicator was aborted"),
+)
+"""Of GPUs and their network, in the last lines of a rank that exited by itself."""
+
+
+class Failure(NamedTuple):
+    """Why a round ended, and where the run was then."""
+
+    code: Reason
+    message: str
+    position: Position
+    """Of the newest checkpoint."""
+    t: float
+    rank: Optional[int] = None
+    host: str = ""
+    error: str = ""
+
+    def is_like(self, other: Failure) -> bool:
+        """Whether the same rank failed in the same way, and nothing was saved in between."""
+        alike = (self.code, self.rank, self.error) == (other.code, other.rank, other.error)
+        return alike and not self.position.is_beyond(other.position)
+
+
+def may_repeat(failure: Failure, before: Sequence[Failure], most: int) -> str:
+    """Why no round follows `failure`; empty if one does. `most` is `limit.rounds`, the most without progress."""
+    if failure.code not in MAY_PASS:
+        return "it would fail again"
+    if sum(failure.is_like(other) for other in before) >= MOST_ALIKE:
+        return "it failed in the same way before"
+    in_vain = 0
+    for earlier, later in zip(before, [*before[1:], failure]):
+        in_vain = 0 if later.position.is_beyond(earlier.position) else in_vain + 1
+    if in_vain >= most:
+        return f"{in_vain} rounds have saved nothing new"
+    if sum(failure.t - other.t < STORM_SECONDS for other in before) >= STORM_ROUNDS:
+        return f"{STORM_ROUNDS} rounds within {STORM_SECONDS / 60:.0f} minutes"
+    return ""
+
+
+def code_of(exit_: Exit, tail: Sequence[str]) -> Reason:
+    """The cause of a rank's failure, as codes of rounds have it."""
+    from serried.agent.outcome import diagnose
+
+    cause = diagnose.cause(exit_, tail)
+    if cause is Reason.EXIT:
+        return next((code for code, sign in SIGNS if any(re.search(sign, line) for line in tail)), cause)
+    return cause if cause is not Reason.SIGNAL or exit_.signal in FROM_OUTSIDE else Reason.CRASH
+
+
+class Rounds:
+    """The rounds of an attempt so far."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._failures: List[Failure] = []
+        self._ended: Dict[int, NodeEnded] = {}
+        """Of the nodes that hold, after their ranks have ended."""
+        self.number = 1
+        """Of this round, from 1."""
+
+    def on_ended(self, agent: NodeAgent, ended: NodeEnded) -> bool:
+        """The ranks of a node have ended. Returns whether those of all nodes have."""
+        self._ended[agent.index] = ended._replace(node=agent.index, host=agent.host)
+        return len(self._ended) == self._attempt.nodes
+
+    def decide(self, reason: Reason) -> Optional[RoundBegun]:
+        """The next round, or None if the attempt ends. `reason` is that of the stop. Raises OSError."""
+        ends = [self._ended[node] for node in sorted(self._ended)]
+        self._ended.clear()
+        failure = self._failure(reason, ends)
+        if failure is None or may_repeat(failure, self._failures, self._attempt.plan.limit.rounds):
+            return None
+        self._failures.append(failure)
+        self.number += 1
+        own = {name: value for name, value in failure._asdict().items() if name in RoundBegun._fields and name != "t"}
+        return RoundBegun(**own, round=self.number, resume=self._attempt.newest_checkpoint or None)
+
+    def _failure(self, reason: Reason, ends: Sequence[NodeEnded]) -> Optional[Failure]:
+        from serried.agent.attempts import finalize
+        from serried.agent.outcome import checkpoint_progress
+        from serried.agent.outcome.evidence import first_failure
+
+        attempt = self._attempt
+        position = checkpoint_progress.position(attempt.directory.checkpoints, attempt.plan.watch_patterns)
+        if reason is Reason.SILENCE:
+            return Failure(reason, "no output from any rank for too long", position, time.time())
+        evidence = finalize.gather(attempt, ends=ends)
+        first = first_failure(evidence)
+        if first is None or any(end.left for end in ends):
+            return None
+        exit_ = first.exit
+        tail = finalize.tail_of(attempt, evidence, first)
+        message = f"rank {exit_.rank} on {exit_.host} {exit_.how}"
+        return Failure(
+            code_of(exit_, tail), message, position, time.time(), exit_.rank, exit_.host, exit_.error.partition(":")[0]
+        )

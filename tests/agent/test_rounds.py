@@ -1,0 +1,89 @@
+"""Rounds: ranks start again within the attempt after a failure that may pass, and only then."""
+
+from __future__ import annotations
+
+import pytest
+
+from serried.base.files import Journal, read_json
+
+COUNT = """
+count=$(cat "$SERRIED_RUN_DIR/count" 2>/dev/null || echo 0)
+echo "round $TORCHELASTIC_RESTART_COUNT from:${SERRIED_RESUME_FROM##*/}"
+"""
+SAVE = 'mkdir -p "$SERRIED_CHECKPOINT_DIR/step-$count"; echo x >"$SERRIED_CHECKPOINT_DIR/step-$count/x"'
+FAIL = 'echo $((count + 1)) >"$SERRIED_RUN_DIR/count"'
+ROUNDS = {"rounds": 3}
+
+
+def failing(times, how, *, rank=1, before=SAVE):
+    """A program of which one rank fails `times` times; the others wait, then end well."""
+    own = f"if [ $RANK = {rank} ] && [ $count -lt {times} ]; then {before}; {FAIL}; {how}; fi"
+    return f"{COUNT}\n{own}\n[ $count = {times} ] || sleep 100"
+
+
+def test_ranks_start_again_from_the_newest_checkpoint_after_a_kill_from_outside(start):
+    run = start(failing(2, "kill -9 $$"), nodes=2, ranks=1, limit=ROUNDS)
+
+    assert run.wait() == 0
+    why = "rank 1 on fake2 was killed by signal 9"
+    assert run.ending == ("COMPLETED", 0, None, f"every rank exited with status 0; recovered twice: {why} (2 times)")
+    rounds = [(entry["round"], entry["code"], entry["rank"], entry["host"]) for entry in run.events("round")]
+    assert rounds == [(2, "signal", 1, "fake2"), (3, "signal", 1, "fake2")]
+    assert run.output().splitlines() == ["round 0 from:", "round 1 from:step-0", "round 2 from:step-1"]
+    assert (run.exit["rounds"], run.exit["attempts"], run.exit["first_failure"]) == (2, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("how", "ending"),
+    [
+        ("exit 2", ("FAILED", 2, "exit", "rank 1 on fake2 exited with status 2")),
+        ("echo 'MemoryError'; exit 1", ("FAILED", 1, "out-of-memory", "rank 1 on fake2 exited with status 1: out of memory")),
+        ("echo 'ValueError: no'; exit 1", ("FAILED", 1, "exit", "rank 1 on fake2 exited with status 1")),
+    ],
+)  # fmt: skip
+def test_a_failure_of_the_program_itself_ends_the_attempt(start, how, ending):
+    run = start(failing(1, how), nodes=2, ranks=1, limit=ROUNDS)
+
+    assert run.wait() == ending[1]
+    assert (run.ending, run.events("round")) == (ending, [])
+
+
+def test_an_error_of_the_gpu_network_is_a_round(start):
+    run = start(failing(1, "echo 'RuntimeError: NCCL error: remote process exited'; exit 1"), limit=ROUNDS)
+
+    assert run.wait() == 0
+    assert [entry["code"] for entry in run.events("round")] == ["nccl"]
+
+
+def test_the_same_failure_without_progress_is_repeated_once(start):
+    run = start(failing(9, "kill -9 $$", before=":"), nodes=2, ranks=1, limit=ROUNDS)
+
+    assert run.wait() == 137
+    why = "rank 1 on fake2 was killed by signal 9"
+    assert run.ending == ("FAILED", 137, "signal", f"{why}; recovered once: {why}")
+
+
+def test_without_rounds_nothing_starts_again(start):
+    run = start(failing(1, "kill -9 $$"), nodes=2, ranks=1)
+
+    assert run.wait() == 137
+    assert run.events("round") == []
+
+
+def test_a_user_who_stops_a_run_between_two_rounds_stops_it(start, wait_until):
+    stubborn = f"{COUNT}\n[ $RANK = 1 ] && kill -9 $$\ntrap '' TERM\nwhile :; do sleep 0.1; done"
+    run = start(stubborn, nodes=2, ranks=1, limit={"rounds": 3, "grace_seconds": 60})
+    wait_until(lambda: run.events("stopping"))
+
+    request = {"t": 0, "request": "stop", "reason": "user", "by": "ada@login"}
+    Journal(run.place.attempt(1).control).append(request)
+    wait_until(lambda: len(run.events("stopping")) > 1)
+    pid = run.pid_of(RANK="0")
+    if pid:
+        import os
+
+        os.kill(pid, 9)
+
+    assert run.wait() != 0
+    assert read_json(run.place.attempt(1).exit)["state"] == "FAILED"
+    assert run.events("round") == []
