@@ -34,6 +34,7 @@ def test_who_waits_on_another_node_hears_also_of_what_ends_while_the_rest_is_swe
     node._connections = None
     node._sampling = SimpleNamespace(end=lambda: None)
     node._ranks = SimpleNamespace(reap=heard.update, have_exited_by_themselves=True, leaders=[], exits={})
+    node._holds, node._round = False, 1
     node._stage_out = SimpleNamespace(drain=lambda *_, **__: None, heartbeat_facts={})
 
     node._finish([])

@@ -1,4 +1,4 @@
-"""One serried.toml, unchanged, at home and on a cluster: four ranks learn the same, to the last bit."""
+"""One serried.toml, at home, on a cluster, and after a rank was killed: ranks learn the same, to the last bit."""
 
 from __future__ import annotations
 
@@ -70,3 +70,50 @@ def test_two_nodes_of_a_cluster_learn_what_one_machine_learns(project, local, na
     at_home, on_the_cluster = [learned(place, run) for place, run in runs]
     assert len(at_home[0]) == len(set(at_home[0])) == 29
     assert on_the_cluster == at_home
+
+
+RESUMES = """
+import os, signal, sys
+from pathlib import Path
+import torch
+import serried.train as st
+
+kill_at = int(sys.argv[1])
+marker = Path(os.environ["SERRIED_RUN_DIR"]) / "killed"
+data = torch.utils.data.TensorDataset(torch.randn(256, 8, generator=torch.Generator().manual_seed(1)))
+with st.session(seed=1) as run:
+    model = run.wrap(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(), torch.nn.Linear(16, 1)))
+    optimizer = torch.optim.Adam(model.parameters())
+    loader = run.loader(data, batch_size=8, shuffle=True)
+    checkpoints = run.checkpoints(model=model, optimizer=optimizer, every="4 steps")
+    for epoch in run.epochs(2):
+        for step, (inputs,) in enumerate(loader):
+            loss = model(inputs).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            run.log(loss=loss.item().hex())
+            checkpoints.step()
+            if (epoch, step) == (1, kill_at) and run.rank == 1 and not marker.exists():
+                marker.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.torch
+def test_ranks_that_start_again_after_a_kill_learn_what_an_uninterrupted_run_learns(project, local):
+    (project / "train.py").write_text(RESUMES)
+    flags = ("--ranks", "2", "--set", "limit.rounds=3", "--", sys.executable, "train.py")
+
+    whole, killed = [local.submit(*flags, str(step)) for step in (99, 5)]
+
+    curves = []
+    for run in (whole, killed):
+        status, end = local.wait(run)
+        assert (status, end["state"]) == (0, "COMPLETED"), local.serried("why", run).stdout
+        lines = [path.read_text().splitlines() for path in sorted(local.directory(run).rglob("metrics-*.jsonl"))]
+        ranks = [[entry for entry in map(json.loads, rank) if "loss" in entry] for rank in lines]
+        curves.append([{entry["step"]: entry["loss"] for entry in rank} for rank in ranks])
+    assert "recovered once: rank 1" in end["message"]
+    assert len(curves[0][0]) == 32
+    assert curves[1] == curves[0]

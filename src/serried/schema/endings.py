@@ -258,8 +258,8 @@ class End(NamedTuple):
     seconds: Optional[float] = None
     nodes: Tuple[str, ...] = ()
     world_size: Optional[int] = None
-    rounds: int = 0
-    """How often the ranks of the attempt started again after a failure."""
+    rounds: Optional[int] = None
+    """How often the ranks of the attempt started again after a failure; None if they did not."""
     progress: Optional[bool] = None
     """Its newest checkpoint is further than the one that the attempt found."""
     missing: Tuple[UncopiedOutputs, ...] = ()
@@ -318,7 +318,7 @@ class End(NamedTuple):
         document: Dict[str, Any] = {"schema": SCHEMA}
         for name, value in self._asdict().items():
             is_optional = name in _OPTIONAL + (_OF_ATTEMPT if self.attempt is None else ())
-            if not is_optional or value not in (None, (), {}, 0):
+            if not is_optional or value not in (None, (), {}):
                 document[name] = value
             if name == "cause":
                 document["message"] = self.message

@@ -23,7 +23,9 @@ class Counted(Loop):
 
 def test_many_that_are_at_work_for_their_results_are_given_up_each_in_its_time_by_one_timer(monkeypatch):
     began = time.monotonic()
-    awaited = [SimpleNamespace(index=index, is_done=False, busy_until=began + index / 50) for index in range(20)]
+    awaited = [
+        SimpleNamespace(index=index, is_done=False, is_held=False, busy_until=began + index / 50) for index in range(20)
+    ]
     monkeypatch.setattr(NodeRegistry, "__iter__", lambda _: iter(awaited))
     loop, lost = Counted(), []
 

@@ -35,7 +35,7 @@ SIGNS = (
 """Of GPUs and their network, in the last lines of a rank that exited by itself."""
 
 
-class Failure(NamedTuple):
+class RoundFailure(NamedTuple):
     """Why a round ended, and where the run was then."""
 
     code: Reason
@@ -47,13 +47,13 @@ class Failure(NamedTuple):
     host: str = ""
     error: str = ""
 
-    def is_like(self, other: Failure) -> bool:
+    def is_like(self, other: RoundFailure) -> bool:
         """Whether the same rank failed in the same way, and nothing was saved in between."""
         alike = (self.code, self.rank, self.error) == (other.code, other.rank, other.error)
         return alike and not self.position.is_beyond(other.position)
 
 
-def may_repeat(failure: Failure, before: Sequence[Failure], most: int) -> str:
+def may_repeat(failure: RoundFailure, before: Sequence[RoundFailure], most: int) -> str:
     """Why no round follows `failure`; empty if one does. `most` is `limit.rounds`, the most without progress."""
     if failure.code not in MAY_PASS:
         return "it would fail again"
@@ -84,7 +84,7 @@ class Rounds:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self._failures: List[Failure] = []
+        self._failures: List[RoundFailure] = []
         self._ended: Dict[int, NodeEnded] = {}
         """Of the nodes that hold, after their ranks have ended."""
         self.number = 1
@@ -107,7 +107,7 @@ class Rounds:
         own = {name: value for name, value in failure._asdict().items() if name in RoundBegun._fields and name != "t"}
         return RoundBegun(**own, round=self.number, resume=self._attempt.newest_checkpoint or None)
 
-    def _failure(self, reason: Reason, ends: Sequence[NodeEnded]) -> Optional[Failure]:
+    def _failure(self, reason: Reason, ends: Sequence[NodeEnded]) -> Optional[RoundFailure]:
         from serried.agent.attempts import finalize
         from serried.agent.outcome import checkpoint_progress
         from serried.agent.outcome.evidence import first_failure
@@ -115,7 +115,7 @@ class Rounds:
         attempt = self._attempt
         position = checkpoint_progress.position(attempt.directory.checkpoints, attempt.plan.watch_patterns)
         if reason is Reason.SILENCE:
-            return Failure(reason, "no output from any rank for too long", position, time.time())
+            return RoundFailure(reason, "no output from any rank for too long", position, time.time())
         evidence = finalize.gather(attempt, ends=ends)
         first = first_failure(evidence)
         if first is None or any(end.left for end in ends):
@@ -123,6 +123,6 @@ class Rounds:
         exit_ = first.exit
         tail = finalize.tail_of(attempt, evidence, first)
         message = f"rank {exit_.rank} on {exit_.host} {exit_.how}"
-        return Failure(
+        return RoundFailure(
             code_of(exit_, tail), message, position, time.time(), exit_.rank, exit_.host, exit_.error.partition(":")[0]
         )

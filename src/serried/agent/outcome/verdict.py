@@ -136,7 +136,7 @@ def end_of(evidence: AttemptEvidence, failure: Optional[FirstFailure], tail: Lis
         seconds=round(seconds, 1),
         nodes=tuple(host for _, host in sorted(evidence.hosts.items())) or (evidence.host,),
         world_size=evidence.world_size,
-        rounds=len(evidence.all(JournalEvent.ROUND)),
+        rounds=len(evidence.all(JournalEvent.ROUND)) or None,
         progress=evidence.progressed,
         missing=tuple(absent),
         warnings=tuple(warnings),
