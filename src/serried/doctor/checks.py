@@ -19,6 +19,8 @@ from serried.schema.checks import NOT_TESTED, PROBLEM, Finding
 FIXES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "serried clean --list shows the largest files of runs")
 LIMIT_SECONDS = 5.0
 """A check that takes longer is reported, and the others continue: a dead file system never answers."""
+AGAIN_SECONDS = 2.0
+"""The limit of each further check that gives no answer. It may hang for the same reason, and is not tested."""
 
 Check = Callable[[], tuple[str, ...]]
 """Returns a level, what it saw, and optionally how to fix it."""
@@ -29,7 +31,7 @@ def findings(checks: Mapping[str, Check], limit: float = LIMIT_SECONDS) -> Itera
 
     They run in a process of their own, so that a file system that does not answer cannot block this one.
     """
-    left = dict(checks)
+    left, level, fix = dict(checks), PROBLEM, "a file system or a program hangs: ask the site's support"
     while left:
         reads, writes = os.pipe()
         pid = os.fork()
@@ -46,8 +48,9 @@ def findings(checks: Mapping[str, Check], limit: float = LIMIT_SECONDS) -> Itera
                         yield Finding(*json.loads(line))
                         continue
                     if line is None:
-                        hangs = "a file system or a program hangs: ask the site's support"
-                        yield Finding(name, PROBLEM, f"gave no answer within {limit:g} s", hangs)
+                        yield Finding(name, level, f"gave no answer within {limit:g} s", fix)
+                        if level == PROBLEM:
+                            level, limit, fix = NOT_TESTED, min(limit, AGAIN_SECONDS), f"mend `{name}` first"
                     else:
                         yield Finding(name, NOT_TESTED, "the process of the checks was killed", "serried doctor, again")
                     break

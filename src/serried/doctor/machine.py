@@ -54,17 +54,17 @@ class Machine:
         """All checks by id, in the order in which they run."""
         return {
             "python": self.python,
+            "home": self.home,
+            "temporary": self.temporary,
             "settings": self.settings,
             "scheduler": self.scheduler,
             "account": self.account,
             "cluster": self.cluster,
-            "root": lambda: self._over_there() or self._folder(self.root, "set `root` in `[clusters.NAME]`"),
+            "root": lambda: self._over_there() or self._folder(self.root, f"set `root` in `[clusters.{self.name}]`"),
             "root-on-nodes": lambda: self._over_there() or self.root_on_nodes(),
             "root-clock": lambda: self._over_there() or self.root_clock(),
             "records": lambda: self._folder(records_directory(), "export XDG_STATE_HOME=FOLDER"),
-            "home": self.home,
             "quota": self.quota,
-            "temporary": self.temporary,
             "umask": self.umask,
             "locale": self.locale,
             "git": self.git,
@@ -82,6 +82,10 @@ class Machine:
         return config.resolve(None, (), {}, self._name, self.directory, self.environ, look=False)
 
     @property
+    def name(self) -> str:
+        return self.resolved.cluster.name
+
+    @property
     def root(self) -> Path:
         return Path(self.resolved.cluster.site.root)
 
@@ -97,8 +101,7 @@ class Machine:
         """The finding for a root that is not on this machine; empty if it is here."""
         if not self.resolved.is_elsewhere:
             return ()
-        name = self.resolved.cluster.name
-        return NOT_TESTED, f"`{self.root}` is on `{name}`", f"serried doctor --cluster {name}"
+        return NOT_TESTED, f"`{self.root}` is on `{self.name}`", f"serried doctor --cluster {self.name}"
 
     def python(self) -> tuple[str, ...]:
         return OK, f"{platform.python_version()} on {platform.node()}"
@@ -194,11 +197,14 @@ class Machine:
                 if record.summary.cluster == cluster.name and attempt and attempt.events.exists():
                     when = ago(time.time() - attempt.events.stat().st_mtime)
                     return OK, f"run {record.id} wrote there {when}"
-        return NOT_TESTED, "no run of this cluster has written there yet"
+        return NOT_TESTED, "no run of this cluster has written there yet", "the first run shows it"
 
     def root_clock(self) -> tuple[str, ...]:
         folder = _existing(self.root)
-        skew = _write_in(folder) - time.time()
+        try:
+            skew = _write_in(folder) - time.time()
+        except OSError:
+            return NOT_TESTED, "needs `root` to be in order"
         if abs(skew) < SKEW_SECONDS:
             return OK, f"differs by less than {SKEW_SECONDS:g} s"
         which = "ahead of" if skew > 0 else "behind"
@@ -333,8 +339,16 @@ def _write_in(folder: Path) -> float:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above that exists."""
-    return next(each for each in (folder, *folder.parents) if each.exists())
+    """The folder, or the nearest one above that exists as far as we may see."""
+    for there in (folder, *folder.parents):
+        try:
+            there.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError:
+            pass  # writing there fails for the same reason
+        return there
+    return folder
 
 
 def _mount_of(folder: Path) -> str:

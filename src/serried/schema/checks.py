@@ -16,6 +16,8 @@ BAD_SHARE, LOW_SHARE = 0.70, 0.85
 
 OF_MACHINE = {
     "python": "Serried needs Python 3.11 here, and 3.9 on nodes and on login nodes that a laptop uses.",
+    "home": "Environments, caches and settings are there. Many programs fail without a word when it is full.",
+    "temporary": "Compilers, caches and sockets use it.",
     "settings": "A wrong setting stops each submit.",
     "scheduler": "Without its answer no job can be submitted, and no state is current.",
     "account": "Some sites refuse a job that names no account to charge, or that exceeds its limits.",
@@ -24,9 +26,7 @@ OF_MACHINE = {
     "root-on-nodes": "Jobs write to the same folder: nodes must have it, under the same path.",
     "root-clock": "Times of files there are compared with times here.",
     "records": "Serried keeps the record of each run there, and needs it to submit once.",
-    "home": "Environments, caches and settings are there. Many programs fail without a word when it is full.",
     "quota": "A full quota of bytes or files ends runs, though the disk has room.",
-    "temporary": "Compilers, caches and sockets use it.",
     "umask": "New files get their modes from it.",
     "locale": "Names and output that are not ASCII need UTF-8.",
     "git": "A snapshot takes the files that git lists, and the commit is recorded with the run.",
