@@ -33,6 +33,9 @@ class FakeGpu:
     mig: list[FakeGpu] = field(default_factory=list)
     board: FakeGpu | None = None
     instance: int = 0
+    action: int | None = None
+    """The number of what the driver recommends; None for a driver that has no such field."""
+    rows: tuple[int, int, int, int] = (0, 0, 0, 0)
     is_lost: bool = False
     is_hidden: bool = False
 
@@ -169,6 +172,17 @@ class FakeLibrary:
             return INSUFFICIENT_SIZE
         for entry, (pid, used) in zip(found, processes.items(), strict=False):
             entry.pid, entry.used = pid, used
+        return SUCCESS
+
+    def nvmlDeviceGetRemappedRows(self, handle, corrected, uncorrected, pending, failed) -> int:
+        for target, value in zip((corrected, uncorrected, pending, failed), self._of(handle).rows, strict=True):
+            target._obj.value = value
+        return LOST if self._of(handle).is_lost else SUCCESS
+
+    def nvmlDeviceGetFieldValues(self, handle, count, values) -> int:
+        field, action = values._obj, self._of(handle).action
+        assert (count.value, field.field) == (1, 230)
+        field.status, field.value = (NOT_SUPPORTED, 0) if action is None else (SUCCESS, action)
         return SUCCESS
 
     def nvmlEventSetCreate(self, events) -> int:

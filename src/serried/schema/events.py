@@ -129,7 +129,7 @@ class ToNode:
     REMOTE_CANCEL = "remote-cancel"  # id: end the command, because the launcher on the other node no longer waits.
     REMOTE_EXITED = "remote-exited"  # id, status: the command exited on another node.
     # peers, port: connect to these nodes by each address, and report what happened. `port`: where ranks will meet on
-    # the first node, or 0 for no test. A peer has node, host, port, addresses.
+    # the first node, or 0 for no test. A peer has node, host, port, addresses. Without peers the checks are over.
     CHECK_PEERS = "check-peers"
     # job, ranks, active, place: have the first `active` of `ranks` programs of the node do `job`, a `ProbeJob` of
     # `agent/checks/probe.py`. Without a job they end.

@@ -184,6 +184,7 @@ def test_layouts_are_those_of_nvidia_ml_py():
         "_GpmSupport": pynvml.c_nvmlGpmSupport_t,
         "_GpmMetric": pynvml.c_nvmlGpmMetric_t,
         "_Temperature": pynvml.c_nvmlTemperature_v1_t,
+        "_FieldValue": pynvml.c_nvmlFieldValue_t,
     }
     for name, theirs in pairs.items():
         assert layout_of(getattr(nvml, name)) == layout_of(theirs)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import re
 import socket
 import struct
+import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
@@ -21,7 +21,6 @@ SYSTEM = Path("/sys/class")
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - it is looked at
 LEFT_BEHIND = ("nccl-", "torch_")
 """The first letters of files that NCCL and torch's data loaders keep in shared memory."""
-IFNAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _LIST_INTERFACES = 0x8912
 _QUESTIONS = (0x8913, 0x891B, 0x8921)
 """For the flags of an interface, its netmask and its MTU."""
@@ -260,7 +259,7 @@ def ports() -> Tuple[Port, ...]:
 def system_versions() -> Dict[str, str]:
     driver = re.search(r"\d+\.\d+[.\d]*", linux.text_of(Path(f"{linux.PROC}/driver/nvidia/version")))
     libc = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else ""
-    found = {"agent": platform.python_version(), "kernel": os.uname().release, "libc": libc or ""}
+    found = {"agent": sys.version.split()[0], "kernel": os.uname().release, "libc": libc or ""}
     return {**found, "driver": driver[0]} if driver else found
 
 

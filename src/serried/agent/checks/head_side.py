@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
 from serried.agent.attempt import Attempt
-from serried.agent.checks import facts
-from serried.agent.checks.facts import NodeFacts, PeerFacts
 from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
 from serried.agent.loop import Loop
 from serried.base.channel import Message
 from serried.schema import codec
 from serried.schema.checks import NOT_TESTED, Finding
 from serried.schema.events import JournalEvent, ToHead, ToNode
+
+if TYPE_CHECKING:
+    from serried.agent.checks.facts import NodeFacts, PeerFacts
 
 NODES_SECONDS = 20.0
 """For the facts of all nodes, and then as long for those of their connections."""
@@ -62,15 +63,17 @@ class CheckCoordinator:
     def on_message(self, agent: NodeAgent, message: Message) -> bool:
         """False for a message that is not about checks."""
         event = message["event"]
+        if event not in (ToHead.NODE_FACTS, ToHead.PEER_FACTS):
+            return False
+        from serried.agent.checks.facts import NodeFacts, PeerFacts
+
         if event == ToHead.NODE_FACTS:
             self._facts[agent.index] = codec.known(NodeFacts, message["facts"])._replace(host=agent.host)
             self._test_when_complete()
-        elif event == ToHead.PEER_FACTS:
+        else:
             self._peers[agent.index] = codec.known(PeerFacts, message["facts"])
             if len(self._peers) == len(self._facts):
                 self._judge_nodes()
-        else:
-            return False
         return True
 
     def _test_when_complete(self) -> None:
@@ -94,9 +97,11 @@ class CheckCoordinator:
             self._nodes.send_to(index, {"do": ToNode.CHECK_PEERS, "peers": chosen, "port": port})
 
     def _judge_nodes(self) -> None:
-        if self._are_nodes_judged or self._is_over() or not self._facts:
+        preflight = self._attempt.plan.preflight
+        if self._are_nodes_judged or self._is_over() or not (self._facts or preflight):
             return
         self._are_nodes_judged = True
+        self._nodes.broadcast(ToNode.CHECK_PEERS, peers=None)
         from serried.agent.checks import judge
 
         hosts = [agent.host for agent in self._nodes]
@@ -106,9 +111,10 @@ class CheckCoordinator:
             hosts,
             self._attempt.ranks,
             plan.allocation.gpus or 0,
-            meets,
-            self._attempt.is_script,
-            plan.container is not None,
+            meets=meets,
+            is_script=self._attempt.is_script,
+            has_container=plan.container is not None,
+            is_like_torchrun=plan.launch.kind in ("agent", "torchrun"),
         )
         try:
             findings = judge.findings(job, list(self._facts.values()), list(self._peers.values()))
@@ -116,7 +122,7 @@ class CheckCoordinator:
             findings = [Finding("node-answers", NOT_TESTED, f"the checks failed: {type(error).__name__}: {error}")]
         self.seconds, entries = round(time.monotonic() - self._began_at, 2), [codec.facts_of(it) for it in findings]
         self._log_event(JournalEvent.CHECKED, part="nodes", findings=entries, seconds=self.seconds)
-        if self._attempt.plan.preflight and not self._fail(findings):
+        if preflight and not self._fail(findings):
             self.is_ready = True
             if self._go:
                 self._go()
@@ -133,4 +139,6 @@ def peers_of(index: int, nodes: List[int]) -> List[int]:
 
 
 def _peer(node: NodeFacts) -> Any:
+    from serried.agent.checks import facts
+
     return {"node": node.node, "host": node.host, "port": node.port, "addresses": facts.offered(node)}

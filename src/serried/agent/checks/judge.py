@@ -47,6 +47,8 @@ class CheckedJob(NamedTuple):
     is_script: bool = False
     """Nobody knows what its programs use."""
     has_container: bool = False
+    is_like_torchrun: bool = True
+    """The agents or torchrun start its ranks. Those of other launchers may connect by MPI."""
 
 
 def findings(job: CheckedJob, nodes: Sequence[NodeFacts], peers: Sequence[PeerFacts]) -> List[Finding]:
@@ -143,7 +145,7 @@ class FactJudge:
         yield Finding(id_, level, "; ".join(shorten(parts)), fix, () if are_all else self.hosts(seen))
 
     def unanswered(self, id_: str) -> Iterator[Finding]:
-        silent = {index: "gave no answer within 5 s" for index, node in self.nodes.items() if id_ in node.silent}
+        silent = {index: "gave no answer in time" for index, node in self.nodes.items() if id_ in node.silent}
         yield from self.of_nodes(id_, NOTE, silent, "a driver or a file system hangs there: show this to the support")
         failed = {index: node.failed[id_] for index, node in self.nodes.items() if id_ in node.failed}
         yield from self.of_nodes(id_, NOT_TESTED, failed, "")
@@ -268,15 +270,23 @@ class FactJudge:
         unknown = {pair for pair, it in self.results.items() if it.name is not None and pair in self.tested}
         if unknown and not any(it.level == NOTE for it in found):
             targets = {target for _, target in unknown}
-            is_by_all = {pair for pair in self.tested if pair[1] in targets} == unknown
-            where = "the other nodes" if is_by_all else self.some({source for source, _ in unknown})
+            are_all = {pair for pair in self.tested if pair[1] in targets} == unknown
+            where = "other nodes" if are_all else self.some({source for source, _ in unknown})
             addresses = sorted({ip for pair in unknown for ip in self.results[pair].name or ()})
-            what = f"take {', '.join(addresses[:MOST_NAMED])} for" if addresses else "do not know the name of"
+            takes = f"take {', '.join(addresses[:MOST_NAMED])} for" if addresses else "do not know the name of"
+            seen = "no node knows the names of the others" if unknown == self.tested and not addresses else ""
+            seen = seen or f"{where} {takes} {self.some(targets)}"
             hosts = self.hosts(targets) if 2 * len(targets) < len(self.nodes) else ()
             fix = "launchers that start processes by host name fail; Serried uses addresses"
-            yield Finding("names", NOTE, f"{where} {what} {self.some(targets)}", fix, hosts)
+            yield Finding("names", NOTE, seen, fix, hosts)
         elif not found:
             yield Finding("names", OK, "host names lead to the nodes")
+
+    def uses(self, name: str) -> bool:
+        """Is it certain that ranks of several nodes connect by this library?"""
+        has_torch = any("torch" in node.versions for node in self.nodes.values())
+        is_usual = self.job.gpus if name == "NCCL" else has_torch and self.job.is_like_torchrun and not self.job.gpus
+        return bool(is_usual and self.job.meets and not self.job.is_script)
 
     def library(
         self, id_: str, name: str, addresses: Callable[[NodeFacts], Tuple[str, ...]], nodes: Sequence[int]
@@ -295,10 +305,9 @@ class FactJudge:
             for target in targets
         ]
         may_tell = 2 * len(targets) <= len(self.nodes)
-        is_used = self.job.meets and not self.job.is_script and bool(self.job.gpus) == (name == "NCCL")
         yield Finding(
             id_,
-            PROBLEM if is_used else NOTE,
+            PROBLEM if self.uses(name) else NOTE,
             "; ".join(shorten(parts)),
             self.interface_fix(name),
             self.hosts(targets) if may_tell else (),
@@ -321,14 +330,13 @@ class FactJudge:
             ("gloo", "GLOO_SOCKET_IFNAME", gloo_addresses),
             ("NCCL", "NCCL_SOCKET_IFNAME", nccl_addresses),
         ):
-            is_used = self.job.meets and not self.job.is_script and bool(self.job.gpus) == (name == "NCCL")
             chosen = {index: node.chosen.get(variable, "") for index, node in self.nodes.items()}
             absent = {
                 index: f"no interface of {variable}={text}"
                 for index, text in chosen.items()
                 if text and self.nodes[index].addresses and not addresses(self.nodes[index])
             }
-            level, fix = PROBLEM if is_used else NOTE, self.interface_fix(name)
+            level, fix = PROBLEM if self.uses(name) else NOTE, self.interface_fix(name)
             found += self.of_nodes("interface", level, absent, fix)
             if name == "gloo" or self.job.gpus:
                 nodes = [index for index, text in chosen.items() if text or name == "NCCL"]
@@ -365,6 +373,7 @@ class FactJudge:
     def root_visible(self) -> Iterator[Finding]:
         claims = {index: node.claim for index, node in self.nodes.items()}
         if not claims.get(0) or len(self.nodes) < 2:
+            yield from self.unanswered("root-visible")
             return
         odd = {
             index: "does not see the files that the first node writes in the run directory"
@@ -376,7 +385,7 @@ class FactJudge:
             yield Finding("root-visible", PROBLEM, f"{self.some(odd)}: {next(iter(odd.values()))}", fix)
         else:
             yield from self.of_nodes("root-visible", PROBLEM, odd, fix)
-        silent = {index: "gave no answer within 5 s" for index, it in self.nodes.items() if "root-visible" in it.silent}
+        silent = {index: "gave no answer in time" for index, it in self.nodes.items() if "root-visible" in it.silent}
         yield from self.of_nodes("root-visible", NOTE, silent, "the file system of the run directory is slow there")
         if not (odd or silent):
             yield Finding("root-visible", OK, "all nodes see the same run directory")

@@ -7,12 +7,14 @@ from typing import Callable, Optional
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
-from serried.agent.checks.facts import IFNAMES
 from serried.agent.helper_process import HelperProcess
 from serried.agent.loop import Loop
 from serried.agent.node_disk.folder import Folder
 from serried.base.channel import Message
 from serried.schema.events import ToHead, ToHelper, ToNode
+
+IFNAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+"""Variables by which libraries choose an interface."""
 
 
 class NodeChecks:
@@ -55,7 +57,10 @@ class NodeChecks:
 
     def on_message(self, message: Message) -> None:
         if self._process and message["do"] == ToNode.CHECK_PEERS:
-            self._process.send(message)
+            if message["peers"] is None:
+                self.end()
+            else:
+                self._process.send(message)
 
     def end(self) -> None:
         if self._process:

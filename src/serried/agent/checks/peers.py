@@ -127,7 +127,7 @@ class PeerTest:
                 return
 
     def _reach(self, peer: PeerAddress, address: str, seconds: float) -> str:
-        outcome = facts.TIMED_OUT
+        outcome, until = facts.TIMED_OUT, time.monotonic() + seconds
         try:
             with _connect(address, peer.port, seconds) as connection:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -146,8 +146,8 @@ class PeerTest:
                 return facts.OK if _ask(channel, "x" * BULK_BYTES, seconds) else facts.NO_BULK
         except socket.timeout:
             return outcome
-        except ProtocolError:
-            return facts.OTHER
+        except ProtocolError:  # also of an answer that this process read too late
+            return facts.OTHER if time.monotonic() < until else facts.SILENT
         except OSError as error:
             return outcome if outcome == facts.SILENT else outcome_of(error)
 
