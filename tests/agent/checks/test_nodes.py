@@ -13,7 +13,7 @@ BLIND = """
 _claim = lambda path: "another file system" if os.environ.get("FAKE_NODE") == "1" else facts.claim(path)
 """
 NO_PAIRS = """
-def _begin(self, place):
+def _begin(self, *_):
     self.has_begun = True
     self._on_findings([])
 PairsCoordinator.begin = _begin
