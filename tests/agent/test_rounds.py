@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from serried.base.files import Journal, read_json
+from serried.schema.plan import Notify
 
 COUNT = """
 count=$(cat "$SERRIED_RUN_DIR/count" 2>/dev/null || echo 0)
@@ -49,11 +52,15 @@ def test_a_failure_of_the_program_itself_ends_the_attempt(start, how, ending):
     assert run.events("round") == []
 
 
-def test_an_error_of_the_gpu_network_is_a_round(start):
-    run = start(failing(1, "echo 'RuntimeError: NCCL error: remote process exited'; exit 1"), limit=ROUNDS)
+def test_an_error_of_the_gpu_network_is_a_round_of_which_people_hear(start, tmp_path):
+    notify = Notify(("sh", "-c", f"cat >{tmp_path}/told"), on=("anomaly",))
+    run = start(failing(1, "echo 'RuntimeError: NCCL error: aborted'; exit 1"), limit=ROUNDS, notify=notify)
 
     assert run.wait() == 0
     assert [entry["code"] for entry in run.events("round")] == ["nccl"]
+    host = run.events("connected")[0]["host"]
+    expected = f"its ranks start again, because rank 1 on {host} exited with status 1"
+    assert json.loads((tmp_path / "told").read_text())["message"] == expected
 
 
 def test_the_same_failure_without_progress_is_repeated_once(start):

@@ -37,7 +37,7 @@ from serried.records.index import Selection
 from serried.records.record import Record, RecordUnreadable, Submission, Summary
 from serried.schedulers.interface import Job, Scheduler, names_token
 from serried.schema import SCHEMA, names, reasons
-from serried.schema.endings import Condition, End, NodeEnded, condition_of, entries, warnings_in
+from serried.schema.endings import Condition, End, NodeEnded, condition_of, entries, recovered_in, warnings_in
 from serried.schema.events import JournalEvent
 from serried.schema.exits import Exit
 from serried.schema.layout import AttemptDirectory, TaskDirectory, owner_of, withdraw, worker_in
@@ -850,7 +850,7 @@ def warnings_of(status: RunStatus) -> tuple[Condition, ...]:
     if JournalEvent.RANKS_CONNECTED not in kinds:
         apart = [entry for entry in events if entry.get("event") == JournalEvent.RANKS_UNCONNECTED]
         found += [Condition(Reason.RANKS_APART, str(entry["message"])) for entry in apart]
-    found += warnings_in(events)
+    found += [*warnings_in(events), *recovered_in(events)]
     if status.progress is not None:
         from serried.records import live  # only for runs that run
 

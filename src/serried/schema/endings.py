@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections import Counter
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar
 
@@ -362,6 +363,18 @@ def shown(words: Sequence[str]) -> str:
 
     text = " ".join((words[0] if len(words) == 1 else shlex.join(words)).split())
     return text if len(text) <= _LONGEST_COMMAND else f"{text[: _LONGEST_COMMAND - 1]}…"
+
+
+def recovered_in(events: Sequence[Mapping[str, Any]]) -> List[Condition]:
+    """How often ranks started again, and why, by the head's journal: a success must not hide a bad node."""
+    rounds = entries(events, JournalEvent.ROUND, RoundBegun)
+    if not rounds:
+        return []
+    causes = Counter(begun.message for begun in rounds)
+    why = ", ".join(f"{message}{f' ({count} times)' if count > 1 else ''}" for message, count in causes.items())
+    often = {1: "once", 2: "twice"}.get(len(rounds), f"{len(rounds)} times")
+    hosts = tuple(dict.fromkeys(begun.host for begun in rounds if begun.host))
+    return [Condition(Reason.RECOVERED, f"recovered {often}: {why}", hosts)]
 
 
 def warnings_in(events: Sequence[Mapping[str, Any]]) -> List[Condition]:

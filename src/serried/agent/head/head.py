@@ -667,6 +667,8 @@ class Head:
         self._nodes.release()
         self.log_event(JournalEvent.ROUND, **facts_of(begun))
         system.log(f"round {begun.round}: the ranks start again, because {begun.message}")
+        again = {**facts_of(begun), "message": f"its ranks start again, because {begun.message}"}
+        notifications.notify(self.attempt, names.EVENT_ANOMALY, Reason.RECOVERED, **again)
         self._start_ranks()
 
     def _end_rounds(self) -> None:

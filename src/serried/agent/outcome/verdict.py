@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import List, Optional, Sequence
 
 from serried.agent.outcome import diagnose
@@ -10,7 +9,7 @@ from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, AttemptEvidence, Fir
 from serried.base import NamedTuple
 from serried.base.text import iso
 from serried.schema import endings, names
-from serried.schema.endings import Condition, End, FailureRecord, NodeLost, RoundBegun, UncopiedOutputs, entries
+from serried.schema.endings import Condition, End, FailureRecord, NodeLost, UncopiedOutputs, entries
 from serried.schema.events import JournalEvent
 from serried.schema.exits import Exit
 from serried.schema.reasons import Reason, parse
@@ -94,7 +93,7 @@ def end_of(evidence: AttemptEvidence, failure: Optional[FirstFailure], tail: Lis
     conditions = [
         Condition(verdict.cause or Reason.COMPLETED, verdict.message, tuple(verdict.lost)),
         *verdict.further,
-        *_recovered(evidence),
+        *endings.recovered_in(evidence.head),
         *_unsaved(evidence),
     ]
     if absent:
@@ -318,18 +317,6 @@ def _who(evidence: AttemptEvidence) -> str:
 
 def _at_step(evidence: AttemptEvidence) -> str:
     return "" if evidence.saved.step is None else f" at step {evidence.saved.step}"
-
-
-def _recovered(evidence: AttemptEvidence) -> List[Condition]:
-    """How often the ranks started again, and why: a success must not hide a bad node."""
-    rounds = entries(evidence.head, JournalEvent.ROUND, RoundBegun)
-    if not rounds:
-        return []
-    causes = Counter(begun.message for begun in rounds)
-    why = ", ".join(f"{message}{f' ({count} times)' if count > 1 else ''}" for message, count in causes.items())
-    often = {1: "once", 2: "twice"}.get(len(rounds), f"{len(rounds)} times")
-    hosts = tuple(dict.fromkeys(begun.host for begun in rounds if begun.host))
-    return [Condition(Reason.RECOVERED, f"recovered {often}: {why}", hosts)]
 
 
 def _unsaved(evidence: AttemptEvidence) -> List[Condition]:
