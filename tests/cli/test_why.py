@@ -454,3 +454,63 @@ def test_after_the_end_it_is_in_why_without_steps_for_a_run_that_runs(serried, m
     assert "`loss` is nan on ranks 0-1" in why
     assert "serried stop" not in why
     assert json.loads(serried("show", "last", "--json").out)["runs"][0]["warnings"] == stated
+
+
+MTU = {"id": "mtu", "level": "problem", "seen": "1300 on eth0 of n2, 1500 on n1", "fix": "ip link set eth0 mtu 1500"}
+FOUND = [
+    {"id": "names", "level": "ok", "seen": "every node reaches 2 names"},
+    {"id": "clock", "level": "note", "seen": "n1 and n2 differ by 3 s"},
+    {**MTU, "hosts": ["n2"]},
+]
+CHECKS = {"t": CREATED + 61, "event": "checked", "part": "nodes", "findings": FOUND, "seconds": 1.2}
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        {"cause": "peer-lost", "first_failure": a_failure(tail=["RuntimeError: Connection closed by peer"])},
+        {"first_failure": a_failure(tail=["NCCL WARN Call to connect returned Connection refused"])},
+        {"first_failure": a_failure(tail=["DistStoreError: Timed out after 601 seconds waiting for clients"])},
+        {"cause": "silence"},
+        {"cause": "node-lost", "state": "NODE_FAIL"},
+        {"cause": "limit", "state": "TIMEOUT"},
+        {"cause": "check-failed", "state": "LAUNCH_FAILED"},
+    ],
+)
+def test_a_check_that_failed_is_named_where_a_node_or_the_network_may_be_the_cause(serried, make, ending):
+    run = make(nodes=2, ranks=2)
+    run.journal(CHECKS)
+    run.ending(**{"state": "FAILED", "exit_code": 1, **ending})
+    said = serried("why", "last").out
+    lines = [" ".join(line.split()) for line in said.splitlines()]
+    assert "check mtu: 1300 on eth0 of n2, 1500 on n1" in lines
+    assert lines[lines.index("what to do") + 1] == "- mtu: ip link set eth0 mtu 1500"
+    assert "serried doctor --like k3f9q2" in lines[-1]
+    (found,) = json.loads(serried("why", "last", "--json").out)["runs"][0]["checks"]
+    assert (found["id"], found["hosts"]) == ("mtu", ["n2"])
+
+
+@pytest.mark.parametrize("ending", [{"tail": ["ValueError: lr"]}, {"exit_code": 3}])
+def test_the_failure_of_a_program_is_not_laid_on_the_nodes(serried, make, ending):
+    run = make(nodes=2, ranks=2)
+    run.journal(CHECKS)
+    run.ending("FAILED", exit_code=1, first_failure=a_failure(**ending))
+    said = serried("why", "last").out
+    assert "mtu" not in said
+    assert "doctor" not in said
+
+
+def test_a_run_that_completed_shows_what_checks_found_and_why_is_silent(serried, make):
+    run = make(nodes=2, ranks=2)
+    run.journal(CHECKS)
+    run.ending(message="every rank exited with status 0")
+    shown = serried("show", "last").out.splitlines()
+    assert shown[2:5] == [
+        "  problem     mtu: 1300 on eth0 of n2, 1500 on n1",
+        "  note        clock: n1 and n2 differ by 3 s",
+        "  command     python train.py",
+    ]
+    (attempt,) = json.loads(serried("show", "last", "--json").out)["runs"][0]["attempts"]
+    assert [one["id"] for one in attempt["checks"]] == ["names", "clock", "mtu"]
+    assert "mtu" not in serried("why", "last").out
+    assert "mtu" not in serried("ps").out

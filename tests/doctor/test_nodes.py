@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
 import pytest
 
+from building import RunOnDisk
 from command_line import here
+from serried.base.errors import RunFailed
+from serried.doctor import nodes
+from serried.records.status import status
+from serried.schema.checks import OF_NODES, OK, PROBLEM, Finding
 
 
 @pytest.fixture(autouse=True)
@@ -55,3 +61,86 @@ def test_options_that_mean_nothing_here_are_refused(words, message):
     done = here("doctor", *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        ((), ["preflight    ranks wait for the checks of their nodes, at most 90 s"]),
+        (("--no-preflight",), []),
+        (("job.sh",), ["preflight    the script waits for the checks of its nodes, at most 90 s"]),
+    ],
+)
+def test_a_preflight_is_a_line_of_the_plan(project, words, lines):
+    (project / "serried.toml").write_text('[experiments.train]\ncommand = "hostname"\npreflight = true\n')
+    (project / "job.sh").write_text("#!/bin/bash\n#SBATCH --nodes=1\n")
+    done = here("submit", "--dry-run", *words, *(["--preflight"] if words == ("job.sh",) else []))
+    assert [line for line in done.stderr.splitlines() if line.startswith("preflight")] == lines
+
+
+@pytest.mark.parametrize(
+    ("cluster", "title", "code"),
+    [("slurm", "", 0), ("pbs", "PBS", 2), ("local", "this machine", 2)],
+)
+def test_a_scheduler_that_cannot_exclude_a_node_refuses_to_submit_again_without_it(cluster, title, code):
+    resubmit = ("--preflight", "--set", "limit.resubmit=without-node")
+    done = here("submit", "--cluster", cluster, *resubmit, "--dry-run", "--", "hostname")
+    assert done.returncode == code
+    if code:
+        message = f"error: `limit.resubmit`: {title} cannot exclude a node from a job\n"
+        assert done.stderr == f"{message}\nhint: --set limit.resubmit=off\n"
+    else:
+        assert "at most 90 s; a run with a bad node is submitted once more without it\n" in done.stderr
+
+
+def test_a_word_that_is_not_a_way_to_resubmit_is_refused():
+    done = here("submit", "--set", "limit.resubmit=yes", "--dry-run", "--", "hostname")
+    assert (done.returncode, "`limit.resubmit`" in done.stderr, "`without-node` or `off`" in done.stderr) == (
+        2,
+        True,
+        True,
+    )
+
+
+MTU = Finding("mtu", PROBLEM, "1300 on eth0 of n2, 1500 on n1", "ip link set eth0 mtu 1500", ("n2",))
+NAMES = Finding("names", OK, "every node reaches 2 names")
+
+
+def checkup(tmp_path, *found, **ending) -> nodes.Checkup:
+    run = RunOnDisk(tmp_path / "scratch", nodes=2)
+    run.ending(**ending)
+    return nodes.Checkup(status(run.record), found)
+
+
+def test_a_ticket_says_where_and_when_what_was_seen_in_plain_sentences(tmp_path, monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    failed = {"state": "LAUNCH_FAILED", "exit_code": 70, "cause": "check-failed"}
+    assert nodes.ticket(checkup(tmp_path, NAMES, MTU, **failed)) == [
+        "Cluster fir, job 123 on n1, n2, 2026-11-18 11:17:40.",
+        "Checks of these nodes, before a program ran, found the following.",
+        "",
+        "Check `mtu` on n2: 1300 on eth0 of n2, 1500 on n1.",
+        *([OF_NODES["mtu"]] if "mtu" in OF_NODES else []),
+        "Suggested change: ip link set eth0 mtu 1500.",
+        "",
+        "The other checks: names (ok).",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "ending", "message"),
+    [
+        ([NAMES], {}, None),
+        ([MTU], {"state": "LAUNCH_FAILED", "cause": "check-failed"}, None),
+        ([], {}, "run k3f9q2 has no result of a check"),
+        (
+            [NAMES],
+            {"state": "LAUNCH_FAILED", "cause": "launch", "message": "srun: no"},
+            "run k3f9q2 ended LAUNCH_FAILED: srun: no",
+        ),
+    ],
+)
+def test_a_job_that_could_not_check_is_an_error(tmp_path, found, ending, message):
+    done = checkup(tmp_path, *found, **ending)
+    with pytest.raises(RunFailed, match=message) if message else contextlib.nullcontext():
+        done.check()

@@ -180,3 +180,8 @@ def test_a_job_waits_for_what_its_script_and_the_user_name_in_one_option():
     for jobs, expected in (("", "afterok:7"), ("13[5].head", "afterok:7,afterany:13[].head")):
         words = Pbs().submission(plan, "k3f9q2-1", {}, after=jobs).argv
         assert [word for word in words if word.startswith("depend=")] == [f"depend={expected}"]
+
+
+def test_a_job_must_have_the_nodes_that_the_plan_names():
+    select = "select=1:host=n2:ncpus=2:mpiprocs=1+1:host=n3:ncpus=2:mpiprocs=1"
+    assert select in after(plan_with(nodes=2, hosts=("n2", "n3")), "-l")

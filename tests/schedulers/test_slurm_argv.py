@@ -205,6 +205,25 @@ def test_a_further_job_is_the_same_with_another_token_and_waits_for_any_end_of_t
     assert made.environment == {**dict.fromkeys(Slurm.job_changes), "TMPDIR": "/tmp"}
 
 
+def test_a_job_must_have_the_nodes_that_the_plan_names():
+    assert "--nodelist=n2,n3" in argv(plan_with(nodes=2, hosts=("n2", "n3")))
+
+
+@for_each(
+    ("extra", "directives", "expected"),
+    [
+        ((), (), "n2"),
+        (("--exclude=n7,n8",), ("-x", "n1"), "n7,n8,n2"),
+        ((), ("-xn1", "--exclusive"), "n1,n2"),
+        (("--exclude", "n[7-8]", "--nice"), (), "n[7-8],n2"),
+    ],
+)
+def test_a_job_that_waits_excludes_further_nodes(extra, directives, expected):
+    plan = plan_with(extra=extra)._replace(script=A_SCRIPT._replace(options=directives))
+    words = successor_commands.fill(Slurm().excluding(plan), job="124", hosts="n2")
+    assert words == ["scontrol", "update", "JobId=124", f"ExcNodeList={expected}"]
+
+
 def test_the_further_job_of_a_task_is_that_task_alone():
     plan = plan_with(indices=range(10))._replace(limit=Limit(restarts=1, continue_by="successor"))
     words = successor_commands.fill(Slurm().commands(plan, {}).submit, token="k3f9q2.4-2", job="123_4", task=4)

@@ -69,9 +69,10 @@ def _reduced(plan: Plan) -> Plan:
     """What the checks need of a plan."""
     return plan._replace(
         name=NAME,
+        experiment=NAME,
         command=COMMAND,
         shell=False,
-        ranks_meet=False,
+        ranks_meet=True,
         preflight=True,
         data=None,
         checkpoint=None,
@@ -122,16 +123,15 @@ def checkup(prepared: Prepared, tick: Callable[[str], None]) -> Checkup:
 def ticket(done: Checkup) -> list[str]:
     """A text for the administrators, a paragraph for each problem."""
     own = done.status
-    summary, end = own.summary, own.record.end
     job = jobs_text((own.job or "").split(","))
     when = f", {local_time(own.verdict.since)}" if own.verdict.since else ""
-    head = f"Cluster {summary.cluster if summary else '?'}, {job}{when}, on {', '.join(end.nodes if end else ())}."
-    lines = [head, "A check of the nodes before a run found what follows."]
+    where = f"Cluster {own.summary.cluster if own.summary else '?'}, {job} on {', '.join(own.node_names)}{when}."
+    lines = [where, "Checks of these nodes, before a program ran, found the following."]
     for finding in done.findings:
         if finding.level == PROBLEM:
             where = f" on {', '.join(finding.hosts)}" if finding.hosts else ""
             why = OF_NODES.get(finding.id) or OF_MACHINE.get(finding.id, "")
-            lines += ["", f"Check `{finding.id}`{where}: {finding.seen}.", why]
+            lines += ["", f"Check `{finding.id}`{where}: {finding.seen}.", *([why] if why else [])]
             lines += [f"Suggested change: {finding.fix}."] if finding.fix else []
     others = ", ".join(f"{one.id} ({one.level})" for one in done.findings if one.level != PROBLEM)
     return [*lines, "", f"The other checks: {others}."] if others else lines

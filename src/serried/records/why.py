@@ -140,9 +140,11 @@ def _with_checks(explained: Explanation) -> Explanation:
     attempt = latest_attempt(status.record.where.task(status.task))
     checks = tuple(finding for finding in findings(attempt) if finding.level == PROBLEM)
     fixes = [f"{finding.id}: {finding.fix}" for finding in checks if finding.fix]
-    is_alone = plan.allocation.nodes == 1 and not checks
+    # Not for a run that still has its nodes, and not for an ordinary end at the limit.
+    is_needless = plan.site.is_this_machine or explained.reason is Reason.CHECK_FAILED or not status.has_ended
+    is_needless |= not checks and (plan.allocation.nodes == 1 or status.state == names.TIMEOUT)
     again = f"check its nodes, and the network between them: serried doctor --like {status.id}"
-    steps = (*fixes, *explained.steps, *([] if plan.site.is_this_machine or is_alone else [again]))
+    steps = (*fixes, *explained.steps, *([] if is_needless else [again]))
     return replace(explained, checks=checks, steps=steps)
 
 

@@ -10,10 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from serried.agent.attempt import Attempt
+from serried.agent.attempts import finalize
+from serried.agent.outcome import reconcile
 from serried.agent.outcome.checkpoint_progress import Position, Saved, position, since
 from serried.base.files import Journal, read_json, write_json
 from serried.schema import successor_commands
-from serried.schema.successor_commands import JOB, TOKEN, Commands
+from serried.schema.endings import Condition, End
+from serried.schema.layout import RunDirectory
+from serried.schema.reasons import Reason
+from serried.schema.successor_commands import HOSTS, JOB, TOKEN, Commands
 from tables import for_each
 
 SUCCESSOR = {"restarts": 2, "continue_by": "successor"}
@@ -360,3 +366,79 @@ def test_blanks_are_filled_in_and_nothing_else_is():
     assert successor_commands.task_of("k3f9q2.4-2") == 4
     assert successor_commands.task_of("k3f9q2-12") is None
     assert successor_commands.number_of("k3f9q2.4-12") == 12
+
+
+class Checked:
+    """A run whose attempts ended because n2 failed a check."""
+
+    def __init__(self, plan, desk):
+        self.run, self.plan = RunDirectory(Path(plan.directory)), plan
+        for folder in (self.run.claims, self.run.links):
+            folder.mkdir(exist_ok=True)
+        refuse = f'[ -e {desk.folder}/keeps ] && echo "no such job" >&2 && exit 1'
+        exclude = f'{refuse}; echo "exclude $2 from $1" >> {desk.folder}/notes'
+        commands = desk.commands()._replace(exclude=("bash", "-c", exclude, "exclude", JOB, HOSTS))
+        write_json(self.run.link_commands, commands.to_json())
+
+    def end(self, number=1, hosts=("n2",), final="", *, is_stopped=False):
+        attempt = Attempt(self.run, self.plan, None, number)
+        attempt.files.path.mkdir(parents=True)
+        write_json(attempt.files.claim, {"job": f"{76 + number}", "token": f"{self.plan.run}-{number}"})
+        if is_stopped:
+            Journal(attempt.files.control).append({"request": "stop", "reason": "user", "by": "ada"})
+        failed = Condition(Reason.CHECK_FAILED, "check `mtu` failed", hosts)
+        end = End(self.plan.run, None, number, "77", "LAUNCH_FAILED", 70, Reason.CHECK_FAILED, (failed,))
+        end = finalize.reconsider(attempt, end, final)
+        return finalize.publish(attempt, end)
+
+
+@pytest.fixture
+def checked(make_run, desk):
+    def make(**limit):
+        return Checked(make_run("true", ranks=1, limit={"resubmit": "without-node", **limit}), desk)
+
+    return make
+
+
+@pytest.mark.parametrize("form", ["requeue", "successor", "prequeued"])
+def test_a_run_is_submitted_once_more_without_the_node_that_failed_a_check(checked, desk, form):
+    run = checked(continue_by=form)
+    token = run.plan.run
+    first, second = run.end(), run.end(2)
+    assert (first.state, first.exit_code, reconcile.word(first, form)) == ("REQUEUED", 85, "next")
+    assert first.message == "check `mtu` failed; submitted again without n2"
+    assert (second.state, second.message) == (
+        "LAUNCH_FAILED",
+        "check `mtu` failed; not submitted again: that has happened once",
+    )
+    assert desk.notes == [f"submit {token}-2 after 77", "exclude n2 from 78"]
+    assert run.run.claim(f"{token}-3").read_text() == "withdrawn"
+
+
+def test_a_job_that_is_queued_already_is_the_one_that_excludes_the_node(checked, desk):
+    run = checked(continue_by="successor", restarts=1)
+    write_json(run.run.link(f"{run.plan.run}-2"), {"state": "submitted", "job": "90"})
+    assert run.end(hosts=("n2", "n3")).state == "REQUEUED"
+    assert desk.notes == ["exclude n2,n3 from 90"]
+
+
+@pytest.mark.parametrize(
+    ("case", "state", "message"),
+    [
+        ({"hosts": ()}, "LAUNCH_FAILED", "check `mtu` failed; not submitted again: no check names a node"),
+        ({"is_stopped": True}, "LAUNCH_FAILED", "check `mtu` failed"),
+        ({"final": "cancel"}, "CANCELLED", "cancelled"),
+    ],
+)
+def test_nothing_is_submitted_without_a_node_to_exclude_or_after_a_stop(checked, desk, case, state, message):
+    end = checked().end(**case)
+    assert (end.state, end.message, desk.notes) == (state, message, [])
+
+
+def test_a_job_that_cannot_exclude_the_node_does_not_start(checked, desk):
+    (desk.folder / "keeps").touch()
+    run = checked()
+    end = run.end()
+    assert (end.state, end.message) == ("LAUNCH_FAILED", "check `mtu` failed; not submitted again: no such job")
+    assert desk.notes == [f"submit {run.plan.run}-2 after 77", "cancel 78"]
+    assert run.run.claim(f"{run.plan.run}-2").read_text() == "withdrawn"

@@ -251,6 +251,22 @@ def test_a_failed_launch_is_as_exact_as_its_journal(code, cause):
     assert verdict.judge(known, None, []).cause == cause
 
 
+def test_the_end_after_a_failed_check_names_the_nodes_to_blame():
+    found = [
+        {"id": "mtu", "level": "problem", "seen": "1300 on n2", "fix": None, "hosts": ["n2"]},
+        {"id": "clock", "level": "note", "seen": "3 s", "hosts": ["n1"]},
+        {"id": "disk", "level": "problem", "seen": "full on n2 and n3", "hosts": ["n2", "n3"]},
+    ]
+    checks = event("checked", part="nodes", findings=found, seconds=1.5)
+    failed = event("launch-failed", code="check-failed", message="check `mtu` failed: 1300 on n2")
+    known = evidence([*CONNECTED, checks, failed])
+    end = verdict.end_of(known, None, [], verdict.judge(known, None, []))
+    assert (end.state, end.exit_code, end.cause) == ("LAUNCH_FAILED", 70, "check-failed")
+    assert [one.to_json() for one in end.conditions] == [
+        {"code": "check-failed", "message": "check `mtu` failed: 1300 on n2", "nodes": ["n2", "n3"]}
+    ]
+
+
 def test_exit_json_says_it_all():
     known = evidence(
         [*STARTED, stopping("failure"), ended(0, exit_of(0, signal=15, ours=True)), ended(1, exit_of(1, 3))]
