@@ -89,11 +89,11 @@ def bad(*nodes):
         ([bad(0, 1)], [bad(0, 1)], [("problem", ())]),
         ([bad(0, 1), bad(2, 3)], [bad(0, 1), bad(2, 3)], [("problem", ())]),
         ([bad(0, 1)], [good(0, 1)], [("note", ())]),
-        # Slow, against the median of the job.
+        # Slow, against the median of the job, does not fail a run.
         (
             [good(0, 1), good(2, 3), good(4, 5, seconds=0.3)],
             [good(0, 4), good(1, 5, seconds=0.3)],
-            [("problem", ("n5",))],
+            [("note", ("n5",))],
         ),
         ([good(0, 1), good(2, 3), good(4, 5, seconds=0.3)], [good(0, 4), good(1, 5)], [("ok", ())]),
     ],
@@ -144,7 +144,8 @@ def measure(seen, number, node, rate=1e11, imported=IMPORTED):
 
 def reduce(seen, number, node, problem=""):
     end = ProbeResult(EXITED, problem="it printed nothing") if problem else ProbeResult(DONE, round=number)
-    reports(seen, number, node, ProbeResult(MEASURED, "all-reduce", bytes=8, seconds=0.1, problem=problem), end)
+    result = ProbeResult(MEASURED, "all-reduce", bytes=8, seconds=0.1, problem=problem)
+    reports(seen, number, node, ProbeResult(BEGUN, "all-reduce"), result, end)
 
 
 def run_rounds(nodes, act):
@@ -239,6 +240,29 @@ def test_a_node_whose_device_fails_is_named_with_what_happened(results, seen):
     reports(measured, 0, 1, ProbeResult(STARTED), IMPORTED, *results)
     (found,) = [it for it in judge(HOSTS, measured, has_container=False) if it.level == "problem"]
     assert (found.id, found.seen, found.hosts) == ("matrix-product", seen, ("n1",))
+
+
+def test_a_disk_without_an_answer_is_no_problem_and_an_error_is():
+    for results, level in (
+        ([ProbeResult(BEGUN, "root-bandwidth")], "note"),
+        ([ProbeResult(MEASURED, "root-bandwidth", problem="OSError: no space left")], "problem"),
+    ):
+        seen = ProbeMeasurements(2, 1)
+        seen.rounds.append(ProbeRound(DEVICES, [[0], [1]]))
+        measure(seen, 0, 0)
+        reports(seen, 0, 1, ProbeResult(STARTED), IMPORTED, *results)
+        assert ("root-bandwidth", level, ("n1",)) in brief(judge(HOSTS, seen, has_container=False))
+
+
+def test_a_pair_is_not_tested_while_one_of_its_programs_still_starts():
+    seen = ProbeMeasurements(2, 1)
+    seen.rounds.append(ProbeRound(PAIRS, [[0, 1]]))
+    timed_out = ProbeResult(MEASURED, "all-reduce", problem="wait timeout")
+    reports(seen, 0, 0, ProbeResult(BEGUN, "all-reduce"), timed_out, ProbeResult(DONE))
+    reports(seen, 0, 1, ProbeResult(STARTED), ProbeResult(BEGUN, "import-time"))
+    assert seen.groups(PAIRS) == []
+    reports(seen, 0, 1, ProbeResult(EXITED, problem="Killed"))
+    assert [group.problem for group in seen.groups(PAIRS)] == ["wait timeout"]
 
 
 def test_a_program_that_does_not_start_is_reported_with_its_last_lines():

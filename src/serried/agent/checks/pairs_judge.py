@@ -1,7 +1,7 @@
 """What the measurements of part `pairs` mean: findings, from results alone.
 
-Figures are compared with the median of the job. A node is named only if it alone is slow, in two measurements. A pair
-that fails may be the fault of either node: the one that also fails with a node of a good pair is named.
+Figures are compared with the median of the job. A slow node is a problem only if it alone is slow, in two measurements.
+A pair that fails may be the fault of either node: the one that also fails with a node of a good pair is named.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ class ProbeMeasurements:
         problems = [it.problem for it in results if it.problem] + [f"a program died: {it.problem}" for it in deaths]
         # A program that was started again may import torch until the end of the round: then nothing was tested.
         begun = [len(self.of(number, node, BEGUN, REDUCE)) for node in nodes]
-        if min(begun) >= active and not self.has_ended(number, nodes):
+        if min(begun) < active and not deaths:
+            problems = []
+        elif not self.has_ended(number, nodes):
             problems.append("no answer in time")
         seconds: Dict[int, float] = {}
         for size in sorted({result.bytes for result in results}):
@@ -121,9 +123,8 @@ class ProbeMeasurements:
 
 
 def are_devices_doubtful(seen: ProbeMeasurements) -> bool:
-    return (
-        min((share for check in REPEATED for share in _shares(seen.figures(check)).values()), default=1.0) < BAD_SHARE
-    )
+    shares = [share for check in REPEATED for share in _shares(seen.figures(check)).values()]
+    return min(shares, default=1.0) < BAD_SHARE
 
 
 def judge(hosts: Sequence[str], seen: ProbeMeasurements, *, has_container: bool) -> List[Finding]:
@@ -135,9 +136,8 @@ def judge(hosts: Sequence[str], seen: ProbeMeasurements, *, has_container: bool)
         found += compare(check, hosts, seen.figures(check), again)
         skipped = {node: it.problem for node, own in seen.devices(check).items() for it in own if it.is_absent}
         if skipped:
-            found.append(
-                Finding(check, NOT_TESTED, skipped[min(skipped)], "1 GB of free space", _names(hosts, skipped))
-            )
+            named = _names(hosts, skipped)
+            found.append(Finding(check, NOT_TESTED, skipped[min(skipped)], "1 GB of free space", named))
     if seen.nodes > 1:
         found += judge_pairs(hosts, seen.groups(PAIRS), seen.groups(ALL))
     rounds, nodes = range(len(seen.rounds)), range(seen.nodes)
@@ -166,7 +166,8 @@ def _judge_start(hosts: Sequence[str], seen: ProbeMeasurements, *, has_container
         for node, own in starts.items()
         if len(own) < seen.ranks
     }
-    found = _as_findings(IMPORT, hosts, absent, seen, may_be_slow=False)
+    may_be_slow = len(absent) == seen.nodes and not any(seen.of(0, node, EXITED) for node in absent)
+    found = _as_findings(IMPORT, hosts, absent, seen, may_be_slow=may_be_slow)
     seconds = {node: max(result.seconds for result in own) for node, own in starts.items() if own}
     return [*found, *_slowest("container", hosts, seconds, "started")] if has_container else found
 
@@ -178,29 +179,24 @@ def _judge_import(hosts: Sequence[str], seen: ProbeMeasurements) -> List[Finding
     having = {node: own for node, own in having.items() if own}
     found = _failures(IMPORT, hosts, seen)
     if absent and not having:
-        return [
-            *found,
-            Finding(IMPORT, NOT_TESTED, "the ranks' Python has no torch", "torch in the ranks' environment"),
-        ]
+        needs = "torch in the ranks' environment"
+        return [*found, Finding(IMPORT, NOT_TESTED, "the ranks' Python has no torch", needs)]
     if absent:
         named = _names(hosts, absent)
         what = f"no torch on {fold_hosts(named)}, while other nodes have it"
         found.append(Finding(IMPORT, PROBLEM, what, "use one environment on all nodes", named))
-    for name, level in (("NCCL", PROBLEM), ("torch", NOTE)):
-        versions = {node: own[0].nccl if name == "NCCL" else own[0].version for node, own in having.items()}
+    seconds = {node: max(result.seconds for result in own) for node, own in having.items()}
+    for name, versions in (
+        ("torch", {node: own[0].version for node, own in having.items()}),
+        ("NCCL", {node: own[0].nccl for node, own in having.items() if own[0].nccl}),
+    ):
         usual = statistics.mode(versions.values()) if versions else ""
         other = [node for node, version in versions.items() if version != usual]
         if other:
-            own = versions[other[0]] or "missing"
-            what = f"{name} {own} on {hosts[other[0]]}, and {usual or 'missing'} on other nodes"
+            what = f"{name} {versions[other[0]]} on {hosts[other[0]]}, and {usual} on other nodes"
             named = _names(hosts, other) if 2 * len(other) < len(versions) else ()
-            found.append(Finding("versions", level, what, "use one environment on all nodes", named))
-    return [
-        *found,
-        *_slowest(
-            IMPORT, hosts, {node: max(it.seconds for it in own) for node, own in having.items()}, "imported torch"
-        ),
-    ]
+            found.append(Finding("versions", NOTE, what, "use one environment on all nodes", named))
+    return [*found, *_slowest(IMPORT, hosts, seconds, "imported torch")]
 
 
 def _slowest(check: str, hosts: Sequence[str], seconds: Mapping[int, float], verb: str) -> List[Finding]:
@@ -225,11 +221,10 @@ def _failures(check: str, hosts: Sequence[str], seen: ProbeMeasurements) -> List
             wrong, hung = wrong + deaths, [*hung, "no answer in time"]
         slow += not wrong and bool(hung)
         troubles.update((node, what) for what in (wrong + hung)[:1])
-    # If no node answers, or all are slow, a file system or other programs may be slow.
-    may_be_slow = check in (IMPORT, ROOT, DISK) and slow == seen.nodes
-    if check == IMPORT and 0 < slow == len(troubles):
-        others = [result.seconds for own in seen.devices(check).values() for result in own if not result.has_hung]
-        may_be_slow = SLOW_FACTOR * statistics.median_low(others or [IMPORT_SECONDS]) > IMPORT_SECONDS
+    # If other nodes need long, too, this one may only be slow.
+    imports = [result.seconds for own in seen.devices(IMPORT).values() for result in own if not result.has_hung]
+    is_slow = check in (ROOT, DISK) or SLOW_FACTOR * statistics.median_low(imports or [IMPORT_SECONDS]) > IMPORT_SECONDS
+    may_be_slow = slow == len(troubles) and is_slow
     return _as_findings(check, hosts, troubles, seen, may_be_slow=may_be_slow)
 
 
@@ -304,7 +299,7 @@ def judge_pairs(
     guilty = {node: own for node, own in suspects.items() if any(good & set(group.nodes) for group in own)}
     for node, own in sorted(guilty.items()):
         partners = fold_hosts([hosts[other] for group in own for other in group.nodes if other != node])
-        is_sure = len(own) > 1 and (len(guilty) == 1 or all(group.problem for group in own))
+        is_sure = len(own) > 1 and all(group.problem for group in own)
         what = f"{hosts[node]} with {partners} {_how(own[-1], groups)}"
         found.append(Finding(REDUCE, PROBLEM if is_sure else NOTE, what, EXCLUDE if is_sure else "", (hosts[node],)))
     open_ = [group for group in unexplained(groups) if not guilty.keys() & set(group.nodes)]

@@ -245,6 +245,7 @@ def bandwidth(folder: str) -> ProbeResult:
         return ProbeResult(MEASURED, is_absent=True, problem=f"less than 1 GB is free in {folder}")
     path, block = f"{folder}/.serried-probe-{os.uname().nodename}-{os.getpid()}", os.urandom(BLOCK)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    os.unlink(path)  # noqa: PTH108 - now: this program may be killed
     try:
         began, written = time.perf_counter(), 0
         while written < BLOCKS and time.perf_counter() - began < DISK_SECONDS:
@@ -258,7 +259,6 @@ def bandwidth(folder: str) -> ProbeResult:
         slower = max(between - began, time.perf_counter() - between)
     finally:
         os.close(descriptor)
-        os.unlink(path)  # noqa: PTH108
     problem = "" if same else f"what was read in {folder} differs from what was written"
     return ProbeResult(MEASURED, rate=written * BLOCK / slower, problem=problem)
 
