@@ -39,6 +39,25 @@ def test_pbs_is_asked_also_where_no_path_has_its_programs(status, said, word, tm
     assert (done.returncode, done.stdout.strip()) == word
 
 
+def test_slurm_is_asked_for_the_newest_record_of_a_job_that_lost_a_node(tmp_path):
+    for name, text in {
+        "squeue": "echo 'Invalid job id specified' >&2; exit 1",
+        "sacct": "printf 'RESIZING\\nFAILED\\n'",
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o700)
+
+    done = subprocess.run(
+        successor_commands.query(schedulers.traits("slurm").dialect.state_query, "7"),
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.strip() == "FAILED"
+
+
 def test_a_job_that_completes_has_not_ended_but_is_ending():
     told = {
         word: (successor_commands.has_ended(word), successor_commands.is_ending(word))

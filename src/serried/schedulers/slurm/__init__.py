@@ -15,12 +15,13 @@ CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/s
 STATE_QUERY = """
 answer=$(squeue --noheader --states=all --jobs="$1" --Format=State:40,PreemptTime:40 2>&1) ||
   case $answer in *"Invalid job id"*) answer='' ;; *) exit 1 ;; esac
-[[ -n $answer ]] || answer=$(sacct --noheader --allocations --parsable2 --jobs="$1" --format=State 2>/dev/null)
+[[ -n $answer ]] || answer=$(sacct --noheader -X -P --jobs="$1" --format=State 2>/dev/null | tail -n 1)
 read -r state preempted _ <<<"$answer"
 [[ $preempted == [0-9]* ]] && state=PREEMPTED
 echo "$state"
 """
-"""`squeue` reports COMPLETING for a job that is ending, and no more except when it was preempted."""
+"""`squeue` reports COMPLETING for a job that is ending, and no more except when it was preempted. `sacct` has a
+record for each time that a job lost or released a node, the oldest first."""
 
 
 def is_here(environ: Mapping[str, str]) -> bool:
