@@ -28,6 +28,7 @@ def connect(*targets, node=1, rendezvous=None):
     connections = PeerTest(KEY, node, targets)
     connections.begin(rendezvous)
     assert connections.done.wait(240)
+    assert connections.are_named.wait(240)
     return connections.finish()
 
 

@@ -97,6 +97,9 @@ class FactJudge:
         # A worker that has sent nothing may have ended: then a refusal shows nothing.
         pairs = {(node.node, other) for node in self.peers.values() for other in node.tested}
         self.tested = {pair for pair in pairs if pair[1] in self.peers}
+        offered = {index: facts.offered(node) for index, node in self.nodes.items()}
+        self.unusual = {pair: self.outcome(pair, offered[pair[1]]) for pair in self.tested & self.results.keys()}
+        """By pair: the best outcome at any address, where not every address is fine."""
 
     def all(self) -> Iterator[Finding]:
         for check in (
@@ -203,12 +206,12 @@ class FactJudge:
         return next((outcome for outcome in order if outcome in seen), facts.OTHER)
 
     def reached(self, pair: Pair) -> str:
-        return self.outcome(pair, facts.offered(self.nodes[pair[1]]))
+        return self.unusual.get(pair, facts.OK)
 
     def connections(self) -> Iterator[Finding]:
         if not self.tested:
             return
-        outcomes = {pair: self.reached(pair) for pair in self.tested}
+        outcomes = self.unusual
         silent = {pair for pair, outcome in outcomes.items() if outcome == facts.SILENT}
         failed = {pair for pair, outcome in outcomes.items() if outcome not in (facts.OK, facts.NO_BULK, facts.SILENT)}
         if failed:
@@ -227,7 +230,7 @@ class FactJudge:
     def mtu(self) -> Iterator[Finding]:
         if not self.tested:
             return
-        failed = {pair for pair in self.tested if self.reached(pair) == facts.NO_BULK}
+        failed = {pair for pair, outcome in self.unusual.items() if outcome == facts.NO_BULK}
         if failed:
             seen, hosts = self.pairs_text(blame(failed, self.tested), "short messages arrive, long ones do not")
             fix = "packets are lost by their size: ask the site's support to compare the MTU of nodes and switches"
@@ -293,10 +296,11 @@ class FactJudge:
     ) -> Iterator[Finding]:
         """Does every node reach the address that a library takes on each of `nodes`?"""
         first = {index: addresses(self.nodes[index])[0] for index in nodes if addresses(self.nodes[index])}
-        ways = {pair for pair in self.tested if pair[1] in first and self.reached(pair) == facts.OK}
-        failed = {pair for pair in ways if self.outcome(pair, [first[pair[1]]]) not in (facts.OK, facts.SILENT)}
+        doubtful = {pair for pair, outcome in self.unusual.items() if pair[1] in first and outcome == facts.OK}
+        failed = {pair for pair in doubtful if self.outcome(pair, [first[pair[1]]]) not in (facts.OK, facts.SILENT)}
         if not failed:
             return
+        ways = {pair for pair in self.tested if pair[1] in first and self.reached(pair) == facts.OK}
         targets = sorted({target for _, target in failed})
         whole = [target for target in targets if {pair for pair in ways if pair[1] == target} <= failed]
         parts = [
@@ -318,7 +322,7 @@ class FactJudge:
         common = set.intersection(*({it.interface for it in node.addresses} for node in self.nodes.values()))
         for interface in sorted(common):
             by_node = {i: [a.ip for a in node.addresses if a.interface == interface] for i, node in self.nodes.items()}
-            if all(self.outcome(pair, by_node[pair[1]]) == facts.OK for pair in self.tested) and interface != "lo":
+            if interface != "lo" and all(self.outcome(pair, by_node[pair[1]]) == facts.OK for pair in self.unusual):
                 return f"--env {variable}={interface}"
         return f"--env {variable}=NAME, with the interface that connects the nodes"
 
@@ -336,8 +340,9 @@ class FactJudge:
                 for index, text in chosen.items()
                 if text and self.nodes[index].addresses and not addresses(self.nodes[index])
             }
-            level, fix = PROBLEM if self.uses(name) else NOTE, self.interface_fix(name)
-            found += self.of_nodes("interface", level, absent, fix)
+            if absent:
+                level = PROBLEM if self.uses(name) else NOTE
+                found += self.of_nodes("interface", level, absent, self.interface_fix(name))
             if name == "gloo" or self.job.gpus:
                 nodes = [index for index, text in chosen.items() if text or name == "NCCL"]
                 found += self.library("interface", name, addresses, nodes)

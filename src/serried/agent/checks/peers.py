@@ -77,37 +77,39 @@ class PeerTest:
         self._clock: Optional[Tuple[float, float]] = None
         """The round trip, and the difference to the clock of node 0."""
         self._rendezvous = ""
-        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._left = 0
-        self._is_counted = threading.Lock()
-        self.done = threading.Event()
+        self._tasks: queue.SimpleQueue[Tuple[Callable[[], None], threading.Event]] = queue.SimpleQueue()
+        self._left: Dict[threading.Event, int] = {}
+        self._counting = threading.Lock()
+        self.done, self.are_named = threading.Event(), threading.Event()
+        """All connections have been tried, and all names resolved."""
 
     def begin(self, rendezvous: Optional[Tuple[str, int]]) -> None:
         tasks = [partial(self._try, peer, address) for peer in self._peers for address in peer.addresses]
-        tasks += [partial(self._resolve, peer) for peer in self._peers]
         tasks += [partial(self._knock, rendezvous)] if rendezvous else []
-        self._left = len(tasks)
-        for task in tasks:
-            self._tasks.put(task)
+        names = [partial(self._resolve, peer) for peer in self._peers]
+        self._left = {self.done: len(tasks), self.are_named: len(names)}
+        for what, those in ((self.done, tasks), (self.are_named, names)):  # a dead name server must not come first
+            for task in those:
+                self._tasks.put((task, what))
+            if not those:
+                what.set()
         threading.stack_size(STACK)
-        for _ in range(min(MOST_AT_ONCE, len(tasks))):
+        for _ in range(min(MOST_AT_ONCE, len(tasks) + len(names))):
             threading.Thread(target=self._work, daemon=True).start()
-        if not tasks:
-            self.done.set()
 
     def _work(self) -> None:
         while True:
             try:
-                task = self._tasks.get_nowait()
+                task, what = self._tasks.get_nowait()
             except queue.Empty:
                 return
             try:
                 task()
             finally:
-                with self._is_counted:
-                    self._left -= 1
-                    if not self._left:
-                        self.done.set()
+                with self._counting:
+                    self._left[what] -= 1
+                    if not self._left[what]:
+                        what.set()
 
     def finish(self) -> PeerFacts:
         results = []

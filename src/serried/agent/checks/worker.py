@@ -24,7 +24,7 @@ from serried.base.channel import Message
 from serried.schema import codec
 from serried.schema.events import ToHead, ToNode
 
-TICK_SECONDS, TICKS, VERSIONS_TICKS, PEER_TICKS = 0.1, 50, 100, 150
+TICK_SECONDS, TICKS, VERSIONS_TICKS, PEER_TICKS, NAMES_TICKS = 0.1, 50, 100, 150, 10
 """The limit of a check is counted in ticks: where this process gets little of a CPU, they take longer."""
 
 
@@ -38,6 +38,7 @@ def main(arguments: List[str]) -> int:  # noqa: ARG001 - roles have arguments
             test = PeerTest(bytes.fromhex(order["key"]), order["node"], peers)
             test.begin(rendezvous)
             patiently(PEER_TICKS, test.done.wait)
+            patiently(NAMES_TICKS, test.are_named.wait)
             connection.send(event=ToHead.PEER_FACTS, facts=codec.to_json(test.finish()))
         else:
             order = message
