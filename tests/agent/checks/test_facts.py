@@ -102,7 +102,9 @@ def test_torch_is_read_from_the_ranks_environment_without_an_import(tmp_path):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("raise SystemExit")
     (tmp_path / "torch/version.py").write_text("__version__ = '2.9.1+cu128'\ncuda = '12.8'\n")
-    assert look(tmp_path, variables={"PYTHONPATH": str(tmp_path)}).versions["torch"] == "2.9.1+cu128"
+    (tmp_path / "nvidia_nccl_cu12-2.27.5.dist-info").mkdir()
+    found = look(tmp_path, variables={"PYTHONPATH": str(tmp_path)}).versions
+    assert (found["torch"], found["nccl"]) == ("2.9.1+cu128", "2.27.5")
 
 
 @pytest.mark.parametrize("command", ["", "/no/such/python"])

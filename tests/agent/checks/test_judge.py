@@ -253,6 +253,7 @@ def test_the_odd_version_among_three_is_named_and_of_two_both():
     assert finding.seen == "torch: 2.8.0 on n2; 2.9.1+cu128 on the others"
     [finding] = of(judged(2, changes={1: versions(torch="2.8.0")}), "versions")
     assert (finding.level, finding.seen, finding.hosts) == (PROBLEM, "torch: 2.8.0 on n2, 2.9.1+cu128 on n1", ())
+    assert odd(judged(3, changes={1: versions(nccl="2.27.5")})) == [("versions", PROBLEM, ("n2",))]
     assert odd(judged(3, changes={1: versions(python="3.10.2", kernel="5.4")})) == [("versions", NOTE, ("n2",))]
 
 

@@ -28,7 +28,7 @@ _UP = 1
 _IFREQ, _MOST_INTERFACES = 40, 256
 _CAP_IPC_LOCK = 14
 PYTHON_PROGRAM = r"""
-import json, platform, re, sys
+import json, os, platform, re, sys
 found = {"python": platform.python_version()}
 for folder in sys.path:
     try:
@@ -36,10 +36,12 @@ for folder in sys.path:
     except OSError:
         continue
     found["torch"] = re.search(r"__version__ *= *['\"]([^'\"]+)", text)[1]
+    nccl = re.search(r"nvidia_nccl_cu\d+-([\d.]+)\.dist-info", " ".join(os.listdir(folder)))
+    found.update(nccl=nccl[1]) if nccl else None
     break
 print(json.dumps(found))
 """
-"""Runs in the ranks' Python, and reads torch's version without the seconds that its import takes."""
+"""Runs in the ranks' Python, and reads the versions of torch and NCCL without the seconds that its import takes."""
 
 
 class Address(NamedTuple):

@@ -468,6 +468,7 @@ class FactJudge:
     def versions(self) -> Iterator[Finding]:
         names = {
             "torch": "torch",
+            "nccl": "NCCL",
             "python": "Python of ranks",
             "driver": "GPU driver",
             "libc": "C library",
@@ -483,7 +484,7 @@ class FactJudge:
             values = {index: node.versions.get(name, "none") for index, node in asked.items()} if known else {}
             odd = self.deviation(words, values)
             if odd:
-                is_bad = name == "torch" and self.job.meets and not self.job.is_script
+                is_bad = name in ("torch", "nccl") and self.job.meets and not self.job.is_script
                 fix = f"ranks need the same {words}: use one environment for all nodes, or leave the odd node out"
                 found.append(Finding("versions", PROBLEM if is_bad else NOTE, odd[0], fix, self.hosts(odd[1])))
         if found:
