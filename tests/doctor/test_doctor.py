@@ -140,10 +140,17 @@ def test_the_answer_has_the_default_account_and_its_limits(account, submitted, s
     assert found()["account"][1:3] == (foreign if account else (PROBLEM if submitted == 7 else OK, limits))
 
 
-def test_pbs_tells_its_version_and_limits():
+def test_pbs_tells_its_version_and_limits(program, tmp_path):
     text = (Path(__file__).parents[1] / "schedulers/pbs/qstat-B-f.txt").read_text()
     limited = text + "    max_run = [u:PBS_GENERIC=4]\n"
     assert pbs.read_greeting(limited) == Greeting("23.06.06", limits=(("your running jobs", 4, None),))
+    (tmp_path / "answer").write_text(limited)
+    program("qstat", f'[ "$*" = "-B -f" ] && cat {tmp_path}/answer')
+    program("qsub", "exit 1")
+    program("pbsnodes", "exit 1")
+    seen = found("pbs")
+    assert seen["scheduler"].seen.startswith("PBS 23.06.06 answered in ")
+    assert seen["account"][1:3] == (OK, "none, and the profile says that jobs need none; your running jobs: 4")
 
 
 def test_a_profile_is_compared_with_the_last_answers(slurm, program, tmp_path):

@@ -35,7 +35,7 @@ FEW_FILES = 10_000
 SKEW_SECONDS = 5.0
 FEW_PROCESSES, FEW_OPEN_FILES = 100, 1024
 ASKING_SECONDS, QUOTA_SECONDS = 3.0, 1.0
-QUOTA_PROGRAMS = {"lfs": ("quota", "-q", "-u", user_name()), "quota": ("-w", "-p", "-f")}
+QUOTA_PROGRAMS = {"lfs": ("quota", "-q", "-u", str(os.getuid())), "quota": ("-w", "-p", "-f")}
 """Each with its arguments before the file system."""
 QUOTA = r"\[?(\d+)\]?\*?\s+(\d+)k?\s+(\d+)k?\s+\S+"
 QUOTAS = re.compile(rf"^\s*\S+\s+{QUOTA}\s+{QUOTA}\s*$", re.MULTILINE)
@@ -142,28 +142,24 @@ class Machine:
 
     def account(self) -> tuple[str, ...]:
         cluster, account = self.resolved.cluster, self.resolved.experiment.resources.account
-        known = self._greeting
-        default = f"`{known.account}` by the scheduler's default" if known and known.account else ""
-        if known and account and known.accounts and account.lower() not in known.accounts:
+        known = self._greeting or Greeting("")
+        default = f"`{known.account}` by the scheduler's default" if known.account else ""
+        if account and known.accounts and account.lower() not in known.accounts:
             yours = ", ".join(f"`{name}`" for name in known.accounts)
             return NOTE, f"`{account}` is not among your accounts: {yours}", f"--account {known.accounts[0]}"
-        if account or (default and not cluster.needs_account):
-            limits = known.limits if known and account in (None, "", known.account) else ()
-            counts = [f"{what}: {most}" if used is None else f"{what}: {used} of {most}" for what, most, used in limits]
-            seen = "; ".join([f"`{account}`" if account else default, *counts])
-            if known and limits and known.is_full:
-                return PROBLEM, seen, "serried ps: no further job is accepted until one of these ends"
-            return OK, seen
-        if not cluster.needs_account:
-            return OK, "none, and the profile says that jobs need none"
-        like = (
-            f", which looks like {', '.join(f'`{pattern}`' for pattern in cluster.accounts)}"
-            if cluster.accounts
-            else ""
-        )
-        fix = f"--account NAME{like}; or `account` in `[clusters.{cluster.name}.resources]`, once for all"
-        seen = f"jobs on `{cluster.name}` must name an account, and the settings have none"
-        return PROBLEM, seen + (f"; {default}" if default else ""), fix
+        if cluster.needs_account and not account:
+            like = ", ".join(f"`{pattern}`" for pattern in cluster.accounts)
+            like = f", which looks like {like}" if like else ""
+            fix = f"--account NAME{like}; or `account` in `[clusters.{cluster.name}.resources]`, once for all"
+            seen = f"jobs on `{cluster.name}` must name an account, and the settings have none"
+            return PROBLEM, seen + (f"; {default}" if default else ""), fix
+        named = f"`{account}`" if account else default or "none, and the profile says that jobs need none"
+        limits = known.limits if account in (None, "", known.account) else ()
+        counts = [f"{what}: {most}" if used is None else f"{what}: {used} of {most}" for what, most, used in limits]
+        if limits and known.is_full:
+            fix = "serried ps: no further job is accepted until one of these ends"
+            return PROBLEM, "; ".join([named, *counts]), fix
+        return OK, "; ".join([named, *counts])
 
     def scheduler(self) -> tuple[str, ...]:
         """The only check that calls it. The answer serves `account`, the next check, too."""
