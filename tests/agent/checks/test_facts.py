@@ -98,6 +98,11 @@ def test_all_facts_arrive_at_the_head(tmp_path):
     assert found.disk.size > found.disk.free > 0
 
 
+def test_only_a_job_of_several_nodes_opens_a_port(tmp_path):
+    assert look(tmp_path).port > 0
+    assert look(tmp_path, nodes=1).port == 0
+
+
 def test_torch_is_read_from_the_ranks_environment_without_an_import(tmp_path):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("raise SystemExit")

@@ -57,7 +57,8 @@ def look(order: Mapping[str, Any]) -> Dict[str, Any]:
     """The facts of this node, as JSON."""
     fields: Dict[str, Any] = {"node": order["node"], "hostname": os.uname().nodename, "chosen": order["chosen"]}
     try:
-        fields["port"] = PeerServer(bytes.fromhex(order["key"]), order["node"], order["nodes"]).port
+        if order["nodes"] > 1:
+            fields["port"] = PeerServer(bytes.fromhex(order["key"]), order["node"], order["nodes"]).port
     except OSError as error:
         fields["problem"] = f"cannot listen for other nodes: {error.strerror}"
     ranks_python = _start_python(order)
