@@ -32,6 +32,7 @@ def test_a_run_with_a_bad_node_is_submitted_once_more_without_it(place: Place, f
     run = submit(place, form, restarts)
     status, ended = place.wait(run)
     assert (status, ended["state"], ended["node_names"]) == (0, "COMPLETED", ["n1", "n3", "n4"])
+    assert ended["warnings"] == []  # the programs of the checks do not count as ranks
     assert ends(place, run) == [
         ("REQUEUED", f"{FAILED}; submitted again without n2"),
         ("COMPLETED", "every rank exited with status 0"),

@@ -218,6 +218,10 @@ def test_a_rerun_gets_the_secrets_of_here_and_a_profile_is_learnt_over_there(
     assert "compared" in here("clusters", "check", "beech").stderr
     checks = {one["id"]: one for one in json.loads(here("doctor", "--cluster", "beech", "--json").stdout)["checks"]}
     assert (checks["scheduler"]["level"], checks["root-on-nodes"]["level"]) == ("ok", "ok"), checks
+    for words in (("--cluster", "beech", "--nodes", "1"), ("--like", "last")):
+        of_nodes = here("doctor", *words, "--json")
+        assert of_nodes.returncode == 0, of_nodes.stderr
+        assert "disk" in {one["id"] for one in json.loads(of_nodes.stdout)["checks"]}
     learnt = here("clusters", "learn", "beech", "--save")
     saved = Path(os.environ["XDG_CONFIG_HOME"], "serried", "clusters", "beech.toml")
     assert (learnt.returncode, learnt.stdout) == (0, f"{saved}\n"), learnt.stderr

@@ -214,12 +214,17 @@ class Child:
         return (stage, int(number)) if stage else None
 
 
+CPU_SECONDS: Dict[int, float] = {}
+"""The CPU time of each child that has ended, with that of its own children, by pid."""
+
+
 def reap() -> List[Tuple[int, int]]:
     """Every child that has ended, as (pid, wait status)."""
     ended: List[Tuple[int, int]] = []
     with contextlib.suppress(ChildProcessError):
-        while (child := os.waitpid(-1, os.WNOHANG)) != (0, 0):
-            ended.append(child)
+        while (child := os.wait3(os.WNOHANG))[0]:
+            ended.append(child[:2])
+            CPU_SECONDS[child[0]] = child[2].ru_utime + child[2].ru_stime
     HELPER_PIDS.difference_update(pid for pid, _ in ended)
     return ended
 

@@ -10,6 +10,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
+from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.loop import Loop
 from serried.base import NamedTuple, linux
@@ -43,18 +44,18 @@ class ConnectionMonitor:
         self._port = f":{port:04X}"
         self._holds_port = holds_port
         self._leaders = leaders
-        self._used_before = _cpu_seconds()
+        self._ranks: Sequence[int] = ()
         self.is_seen: Optional[bool] = False
         """Have ranks connected? None if this node cannot tell."""
 
     @property
     def cpu_seconds(self) -> float:
         """The CPU time of the ranks that have ended."""
-        return _cpu_seconds() - self._used_before
+        return sum(system.CPU_SECONDS.get(pid, 0.0) for pid in self._ranks)
 
     def begin(self, loop: Loop, send: Callable[..., None]) -> None:
         """Check repeatedly until there is a result to send to the head."""
-        since = time.monotonic()
+        since, self._ranks = time.monotonic(), self._leaders()
 
         def again() -> None:
             used = time.process_time()
@@ -111,12 +112,6 @@ def prepare(
 ) -> Optional[ConnectionMonitor]:
     """None if ranks need not connect, or if a launcher connects them."""
     return ConnectionMonitor(port, leaders, holds_port=node == 0) if attempt.expects_connections else None
-
-
-def _cpu_seconds() -> float:
-    """The CPU time of the descendants that have ended."""
-    used = os.times()
-    return used.children_user + used.children_system
 
 
 def _network(address: Address) -> Tuple[int, bytes]:
