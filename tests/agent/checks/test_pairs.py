@@ -6,6 +6,9 @@ import sys
 
 import pytest
 
+import containing
+from serried.schema.plan import Container, Environment
+
 pytestmark = [pytest.mark.torch, pytest.mark.runs]
 
 PYTHON = (sys.executable, "-c", "pass")
@@ -47,6 +50,19 @@ def test_two_nodes_measure_each_check_and_start_their_ranks(start):
     run.wait()
     assert list(dict.fromkeys(name for name, _, _ in findings(run))) == CHECKS
     assert problems(run) == []
+    assert run.exit["state"] == "COMPLETED"
+
+
+def test_programs_run_in_the_container_of_the_ranks(make_run, start, tmp_path):
+    containing.path_with("ch-run")
+    binds = (*containing.needed(), str(tmp_path))
+    container = Container(str(containing.skeleton(tmp_path / "image")), "ch-run", local=False, binds=binds)
+    (tmp_path / "torch.py").write_text(f"raise ModuleNotFoundError(open({containing.MARK!r}).read(), name='torch')")
+    environment = Environment(env={"PYTHONPATH": str(tmp_path)})
+    plan = make_run(PYTHON, nodes=2, ranks=1, preflight=True, container=container, environment=environment)
+    run = start(PYTHON, plan=plan)
+    run.wait()
+    assert findings(run)[1:3] == [("container", "ok", ()), ("import-time", "not tested", ())]
     assert run.exit["state"] == "COMPLETED"
 
 
