@@ -60,6 +60,14 @@ def test_a_disk_is_measured_once_and_is_never_a_problem():
     assert brief(compare("disk-bandwidth", HOSTS, by_node([100, 5, 100]), {})) == [("disk-bandwidth", "note", ("n1",))]
 
 
+def test_a_node_that_a_limit_on_cpu_time_stops_is_slow():
+    seen = ProbeMeasurements(2, 1)
+    seen.rounds.append(ProbeRound(DEVICES, [[0], [1]]))
+    for node, throttled in enumerate((0.0, 0.6)):
+        reports(seen, 0, node, PRODUCT._replace(rate=1e11, throttled=throttled))
+    assert seen.figures("matrix-product") == {0: 1e11, 1: 4e10}
+
+
 def test_figures_are_in_the_finding_with_their_median():
     (slow,) = compare("device-copy", HOSTS, by_node([50e9, 48e9, 6.2e9]), by_node([50e9, 49e9, 6.3e9]))
     assert slow.seen == "6.2 GB/s on n2; the median is 48 GB/s; measured again, 6.3 GB/s"

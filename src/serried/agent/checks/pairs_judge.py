@@ -204,7 +204,8 @@ def _slowest(check: str, hosts: Sequence[str], seconds: Mapping[int, float], ver
         return []
     slowest, median = max(seconds, key=lambda node: seconds[node]), statistics.median_low(seconds.values())
     is_slow = seconds[slowest] > SLOW_FACTOR * median + SLOW_SECONDS
-    what = f"{hosts[slowest]} {verb} in {_time(seconds[slowest])}, the slowest; the median is {_time(median)}"
+    what = f"{hosts[slowest]} {verb} in {_time(seconds[slowest])}"
+    what += f", the slowest; the median is {_time(median)}" if len(seconds) > 1 else ""
     return [Finding(check, NOTE if is_slow else OK, what, "", (hosts[slowest],) if is_slow else ())]
 
 
