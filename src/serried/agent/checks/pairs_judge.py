@@ -186,16 +186,6 @@ def _judge_import(hosts: Sequence[str], seen: ProbeMeasurements) -> List[Finding
         what = f"no torch on {fold_hosts(named)}, while other nodes have it"
         found.append(Finding(IMPORT, PROBLEM, what, "use one environment on all nodes", named))
     seconds = {node: max(result.seconds for result in own) for node, own in having.items()}
-    for name, versions in (
-        ("torch", {node: own[0].version for node, own in having.items()}),
-        ("NCCL", {node: own[0].nccl for node, own in having.items() if own[0].nccl}),
-    ):
-        usual = statistics.mode(versions.values()) if versions else ""
-        other = [node for node, version in versions.items() if version != usual]
-        if other:
-            what = f"{name} {versions[other[0]]} on {hosts[other[0]]}, and {usual} on other nodes"
-            named = _names(hosts, other) if 2 * len(other) < len(versions) else ()
-            found.append(Finding("versions", NOTE, what, "use one environment on all nodes", named))
     return [*found, *_slowest(IMPORT, hosts, seconds, "imported torch")]
 
 

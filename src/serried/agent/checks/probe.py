@@ -74,7 +74,6 @@ class ProbeResult(NamedTuple):
     is_python: bool = False
     """A matrix product without torch, which is not compared with one by torch."""
     version: str = ""
-    nccl: str = ""
 
 
 def main(_arguments: List[str]) -> int:
@@ -149,7 +148,7 @@ def import_torch(libraries: List[Any]) -> ProbeResult:
         version = torch.cuda.nccl.version()
     if version >= DIAGNOSTICS:
         os.environ.setdefault("NCCL_RUN_DIAGNOSTICS", "1")
-    return result._replace(is_gpu=True, nccl=".".join(map(str, version)))
+    return result._replace(is_gpu=True)
 
 
 def matrix_product(torch: Any, device: str) -> ProbeResult:
