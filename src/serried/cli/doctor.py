@@ -111,8 +111,12 @@ def _check_nodes(prepared: Prepared, *, as_json: bool, as_ticket: bool) -> None:
     from serried.doctor import nodes
 
     options.say_about(prepared.notes, prepared.warnings)
-    with console.status_line("submitting") as line:
-        done = nodes.checkup(prepared, line.update)
+    try:
+        with console.status_line("submitting") as line:
+            done = nodes.checkup(prepared, line.update)
+    except KeyboardInterrupt:
+        console.note(f"stopped run {prepared.plan.run}")
+        raise
     run, found = done.status.id, done.findings
     problem = next((one for one in found if one.level == PROBLEM), None)
     if as_ticket and problem:
