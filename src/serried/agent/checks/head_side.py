@@ -10,11 +10,11 @@ from serried.agent.comms.node_registry import NodeAgent, NodeRegistry
 from serried.agent.loop import Loop
 from serried.base.channel import Message
 from serried.schema import codec
-from serried.schema.checks import NOT_TESTED, Finding
 from serried.schema.events import JournalEvent, ToHead, ToNode
 
 if TYPE_CHECKING:
     from serried.agent.checks.facts import NodeFacts, PeerFacts
+    from serried.schema.checks import Finding
 
 NODES_SECONDS = 20.0
 """For the facts of all nodes, and then as long for those of their connections."""
@@ -103,6 +103,7 @@ class CheckCoordinator:
         self._are_nodes_judged = True
         self._nodes.broadcast(ToNode.CHECK_PEERS, peers=None)
         from serried.agent.checks import judge
+        from serried.schema.checks import NOT_TESTED, Finding
 
         hosts = [agent.host for agent in self._nodes]
         plan = self._attempt.plan

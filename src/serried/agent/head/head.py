@@ -29,7 +29,7 @@ from serried.agent.stage_in.head_side import StageInCoordinator
 from serried.base import files, linux
 from serried.base.channel import Message
 from serried.base.text import expand_hosts, fold_hosts
-from serried.schema import checkpoints, checks, names
+from serried.schema import checkpoints, names
 from serried.schema.codec import facts_of, known
 from serried.schema.endings import NodeEnded, NodeLost, Stopping
 from serried.schema.events import JournalEvent, ToHead, ToNode
@@ -510,6 +510,8 @@ class Head:
 
     def _fail_check(self, findings: List[Finding]) -> bool:
         """End the launch if a check has found a problem."""
+        from serried.schema import checks
+
         bad = next((finding for finding in findings if finding.level == checks.PROBLEM), None)
         if bad:
             hosts = fold_hosts(bad.hosts)
