@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := $(CURDIR)/.venv/bin
 # Pins what is installed and also what builds it. -qq: of pip's words only the errors.
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
-SLURM_PACKAGES := slurm-wlm slurmdbd munge mariadb-server shellcheck openmpi-bin environment-modules zstd rsync tmux chromium
+SLURM_PACKAGES := slurm-wlm slurmdbd munge mariadb-server shellcheck openmpi-bin environment-modules zstd rsync tmux chromium nftables iproute2
 # Many tests wait for Slurm: four at a time keep two cores busy.
 PYTEST_ARGS ?= -n 4 --dist worksteal
 
@@ -103,7 +103,7 @@ verify: .venv/test slurm ## compare all scripts and idioms of the corpus with an
 # Where this user may not install Slurm, the tests that need it skip and say what to install.
 .PHONY: slurm
 slurm:
-	@$(call apt_get,slurmctld slurmdbd munged mariadbd shellcheck mpirun zstd rsync tmux chromium,$(SLURM_PACKAGES))
+	@$(call apt_get,slurmctld slurmdbd munged mariadbd shellcheck mpirun zstd rsync tmux chromium nft ip,$(SLURM_PACKAGES))
 
 # The login nodes of the tests, with passcodes and other login shells. What the package would start, for all to reach, stays masked.
 .PHONY: sshd

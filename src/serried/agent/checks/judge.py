@@ -57,7 +57,7 @@ def findings(job: CheckedJob, nodes: Sequence[NodeFacts], peers: Sequence[PeerFa
 
 
 class Blame(NamedTuple):
-    """Who is to blame for pairs that fail. Nodes whose every pair fails in one direction explain these pairs."""
+    """Who is to blame for pairs that fail. Nodes whose every pair fails in one direction explain all their pairs."""
 
     into: Tuple[int, ...] = ()
     """No other node reaches them."""
@@ -83,7 +83,7 @@ def blame(failed: Set[Pair], tested: Set[Pair]) -> Blame:
     out_of = tuple(node for node in sorted(nodes) if all_failed(0, node))
     if 2 * len({*into, *out_of}) > len(nodes):
         return Blame(pairs=tuple(sorted(failed)))
-    rest = {pair for pair in failed if pair[1] not in into and pair[0] not in out_of}
+    rest = {pair for pair in failed if not {*into, *out_of}.intersection(pair)}
     return Blame(into, out_of, tuple(sorted(rest)))
 
 
@@ -255,12 +255,14 @@ class FactJudge:
     def rendezvous(self) -> Iterator[Finding]:
         outcomes = {index: node.rendezvous for index, node in self.peers.items() if node.rendezvous and index}
         failed = {(index, 0) for index, outcome in outcomes.items() if outcome != facts.OK}
+        is_well = not failed
+        failed -= {pair for pair in self.tested if self.reached(pair) != facts.OK}  # in `connections` already
         if failed:
             why = "at the port where ranks will meet"
             seen, hosts = self.pairs_text(blame(failed, {(index, 0) for index in outcomes}), why)
             fix = "a firewall: ask the site's support to open all TCP ports between the nodes"
             yield Finding("rendezvous", PROBLEM if self.job.meets else NOTE, seen, fix, hosts)
-        elif outcomes:
+        elif outcomes and is_well:
             yield Finding("rendezvous", OK, f"all nodes reach {self.host(0)} at the port where ranks will meet")
 
     def names(self) -> Iterator[Finding]:
@@ -274,12 +276,13 @@ class FactJudge:
         if unknown and not any(it.level == NOTE for it in found):
             targets = {target for _, target in unknown}
             are_all = {pair for pair in self.tested if pair[1] in targets} == unknown
-            where = "other nodes" if are_all else self.some({source for source, _ in unknown})
+            sources = {source for source, _ in unknown}
+            where, odd = ("other nodes", targets) if are_all else (self.some(sources), sources)
             addresses = sorted({ip for pair in unknown for ip in self.results[pair].name or ()})
             takes = f"take {', '.join(addresses[:MOST_NAMED])} for" if addresses else "do not know the name of"
             seen = "no node knows the names of the others" if unknown == self.tested and not addresses else ""
             seen = seen or f"{where} {takes} {self.some(targets)}"
-            hosts = self.hosts(targets) if 2 * len(targets) < len(self.nodes) else ()
+            hosts = self.hosts(odd) if 2 * len(odd) < len(self.nodes) else ()
             fix = "launchers that start processes by host name fail; Serried uses addresses"
             yield Finding("names", NOTE, seen, fix, hosts)
         elif not found:
