@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,12 @@ def test_a_word_that_is_not_a_way_to_resubmit_is_refused():
         True,
         True,
     )
+
+
+def test_the_job_like_a_run_has_the_python_of_its_ranks():
+    assert here("run", "--", sys.executable, "-c", "print(1)").returncode == 0
+    done = here("doctor", "--like", "last", "--dry-run", "--json")
+    assert json.loads(done.stdout)["plan"]["command"] == [sys.executable, "-c", "pass"]
 
 
 MTU = Finding("mtu", PROBLEM, "1300 on eth0 of n2, 1500 on n1", "ip link set eth0 mtu 1500", ("n2",))

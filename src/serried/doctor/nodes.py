@@ -66,11 +66,12 @@ def prepare_like(selection: Selection, *, observe: Observe | None = silent) -> P
 
 
 def _reduced(plan: Plan) -> Plan:
-    """What the checks need of a plan."""
+    """What the checks need of a plan: its Python too, which they ask for the versions of its packages."""
+    has_python = plan.command and Path(plan.command[0]).name.startswith("python") and not plan.shell
     return plan._replace(
         name=NAME,
         experiment=NAME,
-        command=COMMAND,
+        command=(plan.command[0], "-c", "pass") if has_python else COMMAND,
         shell=False,
         ranks_meet=True,
         preflight=True,
