@@ -254,7 +254,7 @@ def test_folders_of_a_cluster_elsewhere_are_not_looked_for_here():
 
 def test_a_repository_that_git_refuses_is_not_taken_for_none(program, tmp_path):
     program("git", "echo fatal: dubious ownership >&2; exit 128")
-    assert Machine(tmp_path, os.environ).git()[1].endswith("is in no repository: no commit is recorded")
+    assert Machine(tmp_path, os.environ).git()[1].endswith("is not in a git repository, so no commit is recorded")
     (tmp_path / ".git").mkdir()
     refused = "git refuses this repository, so no commit is recorded: fatal: dubious ownership"
     assert Machine(tmp_path / "src", os.environ).git()[:2] == (NOTE, refused)
@@ -266,7 +266,7 @@ def test_a_umask_that_locks_out_its_user_is_a_problem():
         seen = Machine(Path("/"), os.environ).umask()
     finally:
         os.umask(before)
-    assert seen[:2] == (PROBLEM, "0777: your own new files cannot be used by you")
+    assert seen[:2] == (PROBLEM, "0777: you cannot use your own new files")
 
 
 def test_wrong_settings_are_quoted(tmp_path, monkeypatch):

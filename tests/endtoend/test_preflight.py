@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.parametrize("place", ["slurm"], ind
 
 ON_N2 = 'environment.setup=[ "$SLURMD_NODENAME" != n2 ] || export GLOO_SOCKET_IFNAME=nosuch0'
 """An interface that a node does not have."""
-SEEN = "n2: no interface of GLOO_SOCKET_IFNAME=nosuch0"
+SEEN = "n2: has no interface of GLOO_SOCKET_IFNAME=nosuch0"
 FAILED = f"check `interface`: {SEEN}"
 
 

@@ -172,7 +172,9 @@ class Machine:
             return NOT_TESTED, f"{traits.title} is not on this machine", "serried doctor on its login node"
         cluster, began = schedulers.cluster(its.scheduler), time.monotonic()
         argv, given = cluster.greeting(user_name())
-        later = f"`{traits.survey_command}` says more; a job cannot be submitted without an answer"
+        later = (
+            f"try again later, because a job cannot be submitted without an answer; `{traits.survey_command}` says more"
+        )
         try:
             answer = shell.run(argv, timeout=ASKING_SECONDS, env={**self.environ, "LC_ALL": "C"}, input=given)
         except shell.TimedOut:
@@ -193,7 +195,11 @@ class Machine:
                 if record.summary.cluster == cluster.name and attempt and attempt.events.exists():
                     when = ago(time.time() - attempt.events.stat().st_mtime)
                     return OK, f"run {record.id} wrote there {when}"
-        return NOT_TESTED, "no run of this cluster has written there yet", "the first run shows it"
+        return (
+            NOT_TESTED,
+            "no run of this cluster has written there yet",
+            "serried doctor --nodes 1, which writes there",
+        )
 
     def root_clock(self) -> tuple[str, ...]:
         folder = _existing(self.root)
@@ -260,16 +266,20 @@ class Machine:
         free, size = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
         seen = f"`{folder}`: {spell(free)} free"
         if free < min(LITTLE_BYTES, LITTLE_SHARE * size):
-            return NOTE, seen, "serried clean --list shows the largest files"
+            return NOTE, seen, "serried clean --list shows the largest files of runs"
         if space.f_files and space.f_favail < FEW_FILES:
-            return NOTE, f"{seen}, and room for {space.f_favail:,} files", "delete files: each counts"
+            return (
+                NOTE,
+                f"{seen}, and room for {space.f_favail:,} files",
+                "serried clean --list counts the files of runs",
+            )
         return OK, seen if there == folder else f"{seen}; a submit creates it"
 
     def umask(self) -> tuple[str, ...]:
         mask = os.umask(0o077)
         os.umask(mask)
         if mask & 0o700:
-            return PROBLEM, f"{mask:04o}: your own new files cannot be used by you", "umask 022, in ~/.bashrc"
+            return PROBLEM, f"{mask:04o}: you cannot use your own new files", "umask 022, in ~/.bashrc"
         if not mask & 0o002:
             return NOTE, f"{mask:04o}: others can change your new files", "umask 022, or 027 with your group"
         return OK, f"{mask:04o}"
@@ -288,7 +298,7 @@ class Machine:
             said = there.stderr.strip().partition("\n")[0]
             return NOTE, f"git refuses this repository, so no commit is recorded: {said}", "git status says what to do"
         if there.status:
-            return NOTE, f"`{self.directory}` is in no repository: no commit is recorded", "git init"
+            return NOTE, f"`{self.directory}` is not in a git repository, so no commit is recorded", "git init"
         return OK, f"`{there.stdout.strip()}`"
 
     def processes(self) -> tuple[str, ...]:
@@ -299,7 +309,7 @@ class Machine:
             return NOT_TESTED, f"at most {limit}; this system has no /proc"
         own = sum(1 for _ in _own_processes())
         if limit - own < FEW_PROCESSES:
-            fix = "ps -u $USER -L shows them: end what you need no more"
+            fix = "ps -u $USER -L lists them: end those that you no longer need"
             return NOTE, f"{own} of {limit}, other threads not counted", fix
         return OK, f"{own} of {limit}"
 

@@ -206,7 +206,7 @@ def test_an_interface_that_does_not_reach_is_a_problem_of_its_library():
 def test_an_interface_that_one_node_lacks_is_named_with_it():
     changes = {i: {"chosen": {"GLOO_SOCKET_IFNAME": "ib0" if i == 2 else "eth0"}} for i in range(3)}
     [finding] = [it for it in judged(3, changes=changes) if it.level == PROBLEM]
-    assert (finding.seen, finding.hosts) == ("n3: no interface of GLOO_SOCKET_IFNAME=ib0", ("n3",))
+    assert (finding.seen, finding.hosts) == ("n3: has no interface of GLOO_SOCKET_IFNAME=ib0", ("n3",))
 
 
 def test_nccl_takes_interfaces_as_its_manual_says():
@@ -308,7 +308,7 @@ def test_a_dead_port_is_a_problem_where_the_other_nodes_use_theirs():
 
 
 OF_GPU = [
-    ({"name": ""}, "gpus", PROBLEM, "n3: GPU 1 is lost to the driver"),
+    ({"name": ""}, "gpus", PROBLEM, "n3: GPU 1 does not answer the driver"),
     ({"used": 140 * GIB - 1}, "gpu-memory", PROBLEM, "n3: GPU 1 has 1 B free"),
     ({"used": 20 * 10**9, "others": 1}, "gpu-memory", NOTE, "n3: GPU 1 has 20.0 GB in use by 1 process"),
     ({"action": "reset"}, "gpu-errors", PROBLEM, "n3: GPU 1 needs a reset"),

@@ -30,7 +30,7 @@ CONTEXT_BYTES = 600 * MEBI
 BUSY_BYTES = 100 * 10**6
 ACTIVE = "ACTIVE"
 MOST_NAMED = 3
-LEAVE_OUT = "leave it out of the next job, and show this line to the site's support"
+EXCLUDE = "exclude the node, and show this line to the site's support"
 
 Pair = Tuple[int, int]
 """From the first node to the second."""
@@ -53,7 +53,13 @@ class CheckedJob(NamedTuple):
 
 def findings(job: CheckedJob, nodes: Sequence[NodeFacts], peers: Sequence[PeerFacts]) -> List[Finding]:
     """At most one for each check and level, in the order of the checks."""
-    return list(FactJudge(job, nodes, peers).all())
+    its = FactJudge(job, nodes, peers)
+    checks = (
+        its.answers, its.root_visible, its.connections, its.mtu, its.rendezvous, its.names, its.interface, its.clock,
+        its.memlock, its.limits, its.shared_memory, its.disk, its.root, its.versions, its.infiniband, its.gpus,
+        its.gpu_memory, its.gpu_errors,
+    )  # fmt: skip
+    return [finding for check in checks for finding in check()]
 
 
 class Blame(NamedTuple):
@@ -101,29 +107,6 @@ class FactJudge:
         self.unusual = {pair: self.outcome(pair, offered[pair[1]]) for pair in self.tested & self.results.keys()}
         """By pair: the best outcome at any address, where not every address is fine."""
 
-    def all(self) -> Iterator[Finding]:
-        for check in (
-            self.answers,
-            self.root_visible,
-            self.connections,
-            self.mtu,
-            self.rendezvous,
-            self.names,
-            self.interface,
-            self.clock,
-            self.memlock,
-            self.limits,
-            self.shared_memory,
-            self.disk,
-            self.root,
-            self.versions,
-            self.infiniband,
-            self.gpus,
-            self.gpu_memory,
-            self.gpu_errors,
-        ):
-            yield from check()
-
     # Words.
 
     def host(self, node: int) -> str:
@@ -147,29 +130,25 @@ class FactJudge:
         are_all = len(seen) == len(self.job.hosts)
         yield Finding(id_, level, "; ".join(shorten(parts)), fix, () if are_all else self.hosts(seen))
 
+    def silent(self, id_: str) -> Dict[int, str]:
+        return {index: "gave no answer in time" for index, node in self.nodes.items() if id_ in node.silent}
+
     def unanswered(self, id_: str) -> Iterator[Finding]:
-        silent = {index: "gave no answer in time" for index, node in self.nodes.items() if id_ in node.silent}
-        yield from self.of_nodes(id_, NOTE, silent, "a driver or a file system hangs there: show this to the support")
+        yield from self.of_nodes(id_, NOTE, self.silent(id_), f"a driver or a file system hangs there: {EXCLUDE}")
         failed = {index: node.failed[id_] for index, node in self.nodes.items() if id_ in node.failed}
         yield from self.of_nodes(id_, NOT_TESTED, failed, "")
 
-    def levels(
-        self, id_: str, judge: Callable[[NodeFacts], Optional[Tuple[str, str]]], fix: str, ok: str
-    ) -> Iterator[Finding]:
-        """The findings of a check that looks at each node alone. `judge` returns a level and what was seen, or None."""
+    def each(
+        self, id_: str, judge: Callable[[NodeFacts], Iterable[Tuple[str, str]]], fix: str, ok: str
+    ) -> List[Finding]:
+        """The findings of a check that looks at each node alone. `judge` returns levels, with what was seen."""
         by_level: Dict[str, Dict[int, str]] = {PROBLEM: {}, NOTE: {}}
         for index, node in sorted(self.nodes.items()):
-            seen = judge(node)
-            if seen:
-                by_level[seen[0]][index] = seen[1]
-        others = [*self.unanswered(id_)]
-        for level in (PROBLEM, NOTE):
-            if level == NOTE and any(it.level == NOTE for it in others) and by_level[NOTE]:
-                others = [it for it in others if it.level != NOTE]
-            yield from self.of_nodes(id_, level, by_level[level], fix)
-        yield from others
-        if not (by_level[PROBLEM] or by_level[NOTE] or others) and self.nodes and ok:
-            yield Finding(id_, OK, ok)
+            for level, seen in judge(node):
+                by_level[level][index] = seen
+        found = [it for level, seen in by_level.items() for it in self.of_nodes(id_, level, seen, fix)]
+        found += self.unanswered(id_)
+        return one_per_level(found) or ([Finding(id_, OK, ok)] if self.nodes and ok else [])
 
     def pairs_text(self, blamed: Blame, why: str) -> Tuple[str, Tuple[str, ...]]:
         parts = []
@@ -221,8 +200,8 @@ class FactJudge:
             fix = "a firewall or a wrong route: ask the site's support to open TCP between the nodes"
             yield Finding("connections", PROBLEM if self.job.meets else NOTE, seen, fix, hosts)
         if silent:
-            seen, hosts = self.pairs_text(blame(silent, self.tested), "accepted, and no answer within 5 s")
-            yield Finding("connections", NOTE, seen, "the node may be overloaded", hosts)
+            seen, hosts = self.pairs_text(blame(silent, self.tested), "accepted, but not answered within 5 s")
+            yield Finding("connections", NOTE, seen, "submit again: the node may be overloaded", hosts)
         if not (failed or silent):
             number = counted(len(self.nodes), "node")
             yield Finding("connections", OK, f"{number} reach each other, {counted(len(self.tested), 'connection')}")
@@ -234,7 +213,9 @@ class FactJudge:
         if failed:
             seen, hosts = self.pairs_text(blame(failed, self.tested), "short messages arrive, long ones do not")
             fix = "packets are lost by their size: ask the site's support to compare the MTU of nodes and switches"
-            yield Finding("mtu", PROBLEM if self.job.meets else NOTE, f"{seen}{self.mtus()}", fix, hosts)
+            mtus = sorted({it.mtu for node in self.nodes.values() for it in node.addresses if it.interface != "lo"})
+            seen += f" (MTU {', '.join(map(str, mtus))})" if len(mtus) > 1 else ""
+            yield Finding("mtu", PROBLEM if self.job.meets else NOTE, seen, fix, hosts)
         by_network: Dict[str, Dict[int, str]] = defaultdict(dict)
         for index, node in self.nodes.items():
             for it in node.addresses:
@@ -242,15 +223,11 @@ class FactJudge:
         compared = [self.deviation(f"MTU in {network}", values) for network, values in sorted(by_network.items())]
         odd = [it for it in compared if it]
         if odd and not failed:
-            fix = "long messages arrive all the same; NCCL over InfiniBand may hang"
+            fix = "if a run hangs, ask the site's support to set one MTU on all nodes"
             found = [Finding("mtu", NOTE, seen, fix, self.hosts(nodes)) for seen, nodes in odd]
             yield from one_per_level(found)
         elif not failed:
             yield Finding("mtu", OK, "the same on all nodes of a network, and long messages arrive")
-
-    def mtus(self) -> str:
-        values = sorted({it.mtu for node in self.nodes.values() for it in node.addresses if it.interface != "lo"})
-        return f" (MTU {', '.join(map(str, values))})" if len(values) > 1 else ""
 
     def rendezvous(self) -> Iterator[Finding]:
         outcomes = {index: node.rendezvous for index, node in self.peers.items() if node.rendezvous and index}
@@ -283,16 +260,21 @@ class FactJudge:
             seen = "no node knows the names of the others" if unknown == self.tested and not addresses else ""
             seen = seen or f"{where} {takes} {self.some(targets)}"
             hosts = self.hosts(odd) if 2 * len(odd) < len(self.nodes) else ()
-            fix = "launchers that start processes by host name fail; Serried uses addresses"
+            fix = "--launch agent, which uses addresses: launchers that use host names fail"
             yield Finding("names", NOTE, seen, fix, hosts)
         elif not found:
             yield Finding("names", OK, "host names lead to the nodes")
+
+    @property
+    def are_joined(self) -> bool:
+        """Is it certain that ranks of several nodes connect?"""
+        return self.job.meets and not self.job.is_script
 
     def uses(self, name: str) -> bool:
         """Is it certain that ranks of several nodes connect by this library?"""
         has_torch = any("torch" in node.versions for node in self.nodes.values())
         is_usual = self.job.gpus if name == "NCCL" else has_torch and self.job.is_like_torchrun and not self.job.gpus
-        return bool(is_usual and self.job.meets and not self.job.is_script)
+        return bool(is_usual and self.are_joined)
 
     def library(
         self, id_: str, name: str, addresses: Callable[[NodeFacts], Tuple[str, ...]], nodes: Sequence[int]
@@ -339,7 +321,7 @@ class FactJudge:
         ):
             chosen = {index: node.chosen.get(variable, "") for index, node in self.nodes.items()}
             absent = {
-                index: f"no interface of {variable}={text}"
+                index: f"has no interface of {variable}={text}"
                 for index, text in chosen.items()
                 if text and self.nodes[index].addresses and not addresses(self.nodes[index])
             }
@@ -366,15 +348,13 @@ class FactJudge:
             level = PROBLEM if skew > LARGE_SKEW_SECONDS else NOTE
             yield Finding("clock", level, f"{' and '.join(self.hosts(values))} differ by {duration(skew)}", fix)
             return
-        for level, is_of in ((PROBLEM, True), (NOTE, False)):
-            seen = {
-                index: f"{duration(abs(value))} {'ahead of' if value > 0 else 'behind'} the others"
-                for index, value in off.items()
-                if (abs(value) > LARGE_SKEW_SECONDS) == is_of
-            }
-            yield from self.of_nodes("clock", level, seen, fix)
-        if not off:
-            yield Finding("clock", OK, f"clocks differ by less than {SKEW_SECONDS:g} s")
+
+        def judge(node: NodeFacts) -> Iterator[Tuple[str, str]]:
+            if node.node in off:
+                skew, side = abs(off[node.node]), "ahead of" if off[node.node] > 0 else "behind"
+                yield PROBLEM if skew > LARGE_SKEW_SECONDS else NOTE, f"{duration(skew)} {side} the others"
+
+        yield from self.each("clock", judge, fix, f"clocks differ by less than {SKEW_SECONDS:g} s")
 
     # Each node.
 
@@ -393,23 +373,22 @@ class FactJudge:
             yield Finding("root-visible", PROBLEM, f"{self.some(odd)}: {next(iter(odd.values()))}", fix)
         else:
             yield from self.of_nodes("root-visible", PROBLEM, odd, fix)
-        silent = {index: "gave no answer in time" for index, it in self.nodes.items() if "root-visible" in it.silent}
-        yield from self.of_nodes("root-visible", NOTE, silent, "the file system of the run directory is slow there")
+        silent, slow = self.silent("root-visible"), "the file system of the run directory is slow there"
+        yield from self.of_nodes("root-visible", NOTE, silent, f"{slow}: show this line to the site's support")
         if not (odd or silent):
             yield Finding("root-visible", OK, "all nodes see the same run directory")
 
     def memlock(self) -> Iterator[Finding]:
-        def judge(node: NodeFacts) -> Optional[Tuple[str, str]]:
+        def judge(node: NodeFacts) -> Iterator[Tuple[str, str]]:
             limit = node.limits.get("memlock")
             has_fabric = any(port.state == ACTIVE for port in node.ports)
-            if limit is None or limit >= LEAST_MEMLOCK:
-                return None
-            if has_fabric and self.job.gpus and self.job.meets and not self.job.is_script:
-                return PROBLEM, f"may lock {spell(limit)} of memory, and InfiniBand needs more"
-            return (NOTE, f"may lock {spell(limit)} of memory") if has_fabric or limit < LITTLE_MEMLOCK else None
+            if limit is None or limit >= (LEAST_MEMLOCK if has_fabric else LITTLE_MEMLOCK):
+                return
+            seen = f"may lock {spell(limit)} of memory{', and InfiniBand needs more' if has_fabric else ''}"
+            yield PROBLEM if has_fabric and self.job.gpus and self.are_joined else NOTE, seen
 
-        fix = "ulimit -l unlimited, in `setup`; if it is refused, ask the site's support to raise it for jobs"
-        yield from self.levels("memlock", judge, fix, "enough memory may be locked")
+        fix = "--set environment.setup='ulimit -l unlimited'; if it is refused, ask the site's support for it in jobs"
+        yield from self.each("memlock", judge, fix, "enough memory may be locked")
 
     def limits(self) -> Iterator[Finding]:
         for id_, few, option, what in (
@@ -418,33 +397,31 @@ class FactJudge:
         ):
             limited = {index: node.limits.get(id_) for index, node in self.nodes.items()}
             seen = {index: f"at most {limit} {what}" for index, limit in limited.items() if limit and limit < few}
-            yield from self.of_nodes(id_, NOTE, seen, f"ulimit {option} 4096, in `setup`")
+            yield from self.of_nodes(id_, NOTE, seen, f"--set environment.setup='ulimit {option} 4096'")
 
     def shared_memory(self) -> Iterator[Finding]:
-        def judge(node: NodeFacts) -> Optional[Tuple[str, str]]:
+        def judge(node: NodeFacts) -> Iterator[Tuple[str, str]]:
             if node.shm is None:
-                return None
-            size, free = node.shm.size, node.shm.free
+                return
+            size, free, is_stale = node.shm.size, node.shm.free, node.stale_bytes > node.shm.size / 10
             seen = f"{spell(free)} of {spell(size)} in /dev/shm free"
-            uses = self.job.gpus and self.job.ranks > 1 and not self.job.has_container
-            if node.stale_bytes > size / 10:
-                seen += f", {spell(node.stale_bytes)} in files of NCCL or torch"
-            if free < FULL_BYTES or (size < LEAST_SHM and uses):
-                return (NOTE if self.job.has_container else PROBLEM), seen
-            return (NOTE, seen) if size < LITTLE_SHM or free < size / 10 or node.stale_bytes > size / 10 else None
+            seen += f", {spell(node.stale_bytes)} in files of NCCL or torch" if is_stale else ""
+            if free < FULL_BYTES or (size < LEAST_SHM and self.job.gpus and self.job.ranks > 1):
+                yield NOTE if self.job.has_container else PROBLEM, seen
+            elif size < LITTLE_SHM or free < size / 10 or is_stale:
+                yield NOTE, seen
 
-        fix = "rm /dev/shm/nccl-* /dev/shm/torch_* there, if no other job of yours runs; or NCCL_SHM_DISABLE=1"
-        yield from self.levels("shared-memory", judge, fix, "enough is free on each node")
+        fix = "rm /dev/shm/nccl-* /dev/shm/torch_* there, if no other job of yours runs; or --env NCCL_SHM_DISABLE=1"
+        yield from self.each("shared-memory", judge, fix, "enough is free on each node")
 
     def disk(self) -> Iterator[Finding]:
-        fix = "delete files there, or leave the node out of the next job"
-        yield from self.levels("disk", lambda node: room(node.disk), fix, "enough space on each node")
+        yield from self.each("disk", lambda node: room(node.disk), f"delete files there, or {EXCLUDE}", "enough space")
 
     def root(self) -> Iterator[Finding]:
         """All nodes see the same file system, so the fullest view is enough."""
-        fix = "serried clean --list shows the largest files"
+        fix = "serried clean --list shows the largest files of runs"
         yield from self.unanswered("root")
-        seen = [found for node in self.nodes.values() if (found := room(node.root))]
+        seen = [found for node in self.nodes.values() for found in room(node.root)]
         if seen:
             yield Finding("root", *max(seen), fix)
         elif self.nodes:
@@ -458,38 +435,30 @@ class FactJudge:
         if len(counts) < 2:
             return None
         usual, number = counts.most_common(1)[0]
-        if 2 * number <= len(values):
-            parts = [f"{value} on {self.some(i for i in values if values[i] == value)}" for value in sorted(counts)]
-            return f"{what}: {', '.join(shorten(parts))}", []
-        odd = [index for index, value in values.items() if value != usual]
+        is_clear = 2 * number > len(values)
+        odd = [index for index, value in values.items() if value != usual or not is_clear]
         parts = [
             f"{value} on {self.some(index for index in odd if values[index] == value)}"
             for value in sorted({values[index] for index in odd})
         ]
-        return f"{what}: {', '.join(shorten(parts))}; {usual} on the others", odd
+        seen = f"{what}: {', '.join(shorten(parts))}"
+        return (f"{seen}; {usual} on the others", odd) if is_clear else (seen, [])
 
     def versions(self) -> Iterator[Finding]:
         names = {
-            "torch": "torch",
-            "nccl": "NCCL",
-            "python": "Python of ranks",
-            "driver": "GPU driver",
-            "libc": "C library",
-            "kernel": "kernel",
-        }
+            "torch": "torch", "nccl": "NCCL", "python": "Python of ranks", "driver": "GPU driver",
+            "libc": "C library", "kernel": "kernel",
+        }  # fmt: skip
         yield from self.unanswered("versions")
+        answers = [it for it in self.nodes.values() if "versions" not in it.silent and "versions" not in it.failed]
         found = []
         for name, words in names.items():
-            known = any(name in node.versions for node in self.nodes.values())
-            asked = {
-                i: it for i, it in self.nodes.items() if "versions" not in it.silent and "versions" not in it.failed
-            }
-            values = {index: node.versions.get(name, "none") for index, node in asked.items()} if known else {}
-            odd = self.deviation(words, values)
+            known = any(name in node.versions for node in answers)
+            odd = self.deviation(words, {it.node: it.versions.get(name, "none") for it in answers if known})
             if odd:
-                is_bad = name in ("torch", "nccl") and self.job.meets and not self.job.is_script
-                fix = f"ranks need the same {words}: use one environment for all nodes, or leave the odd node out"
-                found.append(Finding("versions", PROBLEM if is_bad else NOTE, odd[0], fix, self.hosts(odd[1])))
+                level = PROBLEM if name in ("torch", "nccl") and self.are_joined else NOTE
+                fix = f"use one environment for all nodes, so that ranks have the same {words}; or {EXCLUDE}"
+                found.append(Finding("versions", level, odd[0], fix, self.hosts(odd[1])))
         if found:
             yield from one_per_level(found)
         elif len(self.nodes) > 1:
@@ -504,8 +473,7 @@ class FactJudge:
         odd = self.deviation("active ports", {index: str(len(ports)) for index, ports in active.items()})
         rates = {index: ", ".join(sorted({port.rate for port in ports})) for index, ports in active.items() if ports}
         slow = self.deviation("rate", rates)
-        uses = self.job.gpus and self.job.meets and not self.job.is_script
-        fix = "a cable or a port: leave the node out of the next job, and show this line to the site's support"
+        uses, fix = self.job.gpus and self.are_joined, f"a cable or a port: {EXCLUDE}"
         found = []
         if odd:
             is_dead = bool(odd[1]) and not any(active[index] for index in odd[1])
@@ -517,80 +485,63 @@ class FactJudge:
 
     # GPUs.
 
-    def each_gpu(self, judge: Callable[[GpuFacts], str]) -> Dict[int, str]:
-        seen = {}
-        for index, node in self.nodes.items():
-            texts = [(number, judge(gpu)) for number, gpu in enumerate(node.gpus or ())]
-            parts = [f"GPU {number} {text}" for number, text in texts if text]
-            if parts:
-                seen[index] = ", ".join(shorten(parts))
-        return seen
-
     def gpus(self) -> Iterator[Finding]:
         if not self.job.gpus:
             return
-        yield from self.unanswered("gpu-memory")
         unknown = [index for index, node in self.nodes.items() if node.gpus is None and "gpu-memory" not in node.silent]
-        if unknown:
-            seen = dict.fromkeys(unknown, "NVIDIA's library does not answer")
-            yield from self.of_nodes("gpus", NOT_TESTED, seen, "needs libnvidia-ml.so.1 of the driver")
-        lost = self.each_gpu(lambda gpu: "" if gpu.name else "is lost to the driver")
-        yield from self.of_nodes("gpus", PROBLEM, lost, LEAVE_OUT)
-        few = {
-            index: f"{len(node.gpus)} of {counted(self.job.gpus, 'GPU')}"
-            for index, node in self.nodes.items()
-            if node.gpus is not None and len(node.gpus) < self.job.gpus and index not in lost
-        }
-        yield from self.of_nodes("gpus", NOTE, few, LEAVE_OUT)
-        if not (unknown or lost or few):
-            yield Finding("gpus", OK, f"{counted(self.job.gpus, 'GPU')} on each node")
+        seen = dict.fromkeys(unknown, "NVIDIA's library does not answer")
+        yield from self.of_nodes("gpus", NOT_TESTED, seen, "needs libnvidia-ml.so.1 of the driver")
 
-    def gpu_memory(self) -> Iterator[Finding]:
-        def free(gpu: GpuFacts) -> int:
-            return gpu.total - gpu.used
+        def judge(node: NodeFacts) -> Iterator[Tuple[str, str]]:
+            lost = [*of_gpus(node, lambda gpu: None if gpu.name else (PROBLEM, "does not answer the driver"))]
+            yield from lost
+            if not lost and node.gpus is not None and len(node.gpus) < self.job.gpus:
+                yield NOTE, f"{len(node.gpus)} of {counted(self.job.gpus, 'GPU')}"
 
-        if not any(node.gpus for node in self.nodes.values()):
-            return
-        full = self.each_gpu(
-            lambda gpu: (
-                f"has {spell(free(gpu))} free"
-                if gpu.total and free(gpu) < CONTEXT_BYTES and not gpu.is_used_by_us
-                else ""
-            )
-        )
-        fix = "another program uses the GPU: leave the node out, and show this line to the site's support"
-        yield from self.of_nodes("gpu-memory", PROBLEM, full, fix)
-        used = self.each_gpu(
-            lambda gpu: (
-                f"has {spell(gpu.used)} in use by {counted(gpu.others, 'process')}"
-                if gpu.others and gpu.used > BUSY_BYTES and not gpu.is_used_by_us and free(gpu) >= CONTEXT_BYTES
-                else ""
-            )
-        )
-        yield from self.of_nodes("gpu-memory", NOTE, used, fix)
-        if not (full or used):
-            yield Finding("gpu-memory", OK, "no other program uses the GPUs")
+        ok = "" if unknown else f"{counted(self.job.gpus, 'GPU')} on each node"
+        yield from self.each("gpus", judge, EXCLUDE, ok)
 
-    def gpu_errors(self) -> Iterator[Finding]:
-        if not any(node.gpus for node in self.nodes.values()):
-            return
-        needs = self.each_gpu(lambda gpu: f"needs a {gpu.action}" if gpu.action in ("reset", "reboot") else "")
-        yield from self.of_nodes("gpu-errors", PROBLEM, needs, LEAVE_OUT)
+    def gpu_memory(self) -> List[Finding]:
+        def judge(gpu: GpuFacts) -> Optional[Tuple[str, str]]:
+            free = gpu.total - gpu.used
+            if gpu.is_used_by_us or not gpu.total:
+                return None
+            if free < CONTEXT_BYTES:
+                return PROBLEM, f"has {spell(free)} free"
+            seen = f"has {spell(gpu.used)} in use by {counted(gpu.others, 'process')}"
+            return (NOTE, seen) if gpu.others and gpu.used > BUSY_BYTES else None
 
-        def text(gpu: GpuFacts) -> str:
+        ok = "no other program uses the GPUs" if self.has_gpus else ""
+        fix = f"another program uses the GPU: {EXCLUDE}"
+        return self.each("gpu-memory", lambda node: of_gpus(node, judge), fix, ok)
+
+    def gpu_errors(self) -> List[Finding]:
+        def judge(gpu: GpuFacts) -> Optional[Tuple[str, str]]:
             parts = [
                 f"had {counted(gpu.ecc_errors, 'memory error')}" if gpu.ecc_errors else "",
                 "replaces memory at its next reset" if gpu.is_pending else "",
                 "has memory that cannot be replaced" if gpu.has_bad_rows else "",
                 f"is slowed down ({', '.join(gpu.throttled)})" if gpu.throttled else "",
-                f"needs a {gpu.action}" if gpu.action and gpu.action not in ("reset", "reboot") else "",
+                f"needs a {gpu.action}" if gpu.action else "",
             ]
-            return " and ".join(filter(None, parts))
+            seen = " and ".join(filter(None, parts))
+            return (PROBLEM if gpu.action in ("reset", "reboot") else NOTE, seen) if seen else None
 
-        seen = self.each_gpu(text)
-        yield from self.of_nodes("gpu-errors", NOTE, seen, LEAVE_OUT)
-        if not (needs or seen):
-            yield Finding("gpu-errors", OK, "the driver reports no errors")
+        ok = "the driver reports no errors" if self.has_gpus else ""
+        return self.each("gpu-errors", lambda node: of_gpus(node, judge), EXCLUDE, ok)
+
+    @property
+    def has_gpus(self) -> bool:
+        return any(node.gpus for node in self.nodes.values())
+
+
+def of_gpus(node: NodeFacts, judge: Callable[[GpuFacts], Optional[Tuple[str, str]]]) -> Iterator[Tuple[str, str]]:
+    """The levels of a node's GPUs, each with what was seen of all GPUs of that level."""
+    seen = [(number, judge(gpu)) for number, gpu in enumerate(node.gpus or ())]
+    for level in (PROBLEM, NOTE):
+        parts = [f"GPU {number} {it[1]}" for number, it in seen if it and it[0] == level]
+        if parts:
+            yield level, ", ".join(shorten(parts))
 
 
 def network_of(address: facts.Address) -> str:
@@ -598,15 +549,15 @@ def network_of(address: facts.Address) -> str:
     return ".".join(str(int(byte) & int(mask)) for byte, mask in parts)
 
 
-def room(space: Optional[facts.Space]) -> Optional[Tuple[str, str]]:
-    """The level of a file system and what was seen there; None if it has enough room."""
+def room(space: Optional[facts.Space]) -> List[Tuple[str, str]]:
+    """The level of a file system and what was seen there; empty if it has enough room."""
     if space is None or not space.size:
-        return None
+        return []
     if space.free < FULL_BYTES or space.files == 0:
-        return PROBLEM, f"full: {spell(space.free)} free" if space.files else "full: no file can be created"
+        return [(PROBLEM, "full: no file can be created" if space.files == 0 else f"full: {spell(space.free)} free")]
     if space.free < min(LITTLE_BYTES, space.size / 50):
-        return NOTE, f"{spell(space.free)} of {spell(space.size)} free"
-    return (NOTE, f"room for {space.files} files") if space.files is not None and space.files < FEW_FILES else None
+        return [(NOTE, f"{spell(space.free)} of {spell(space.size)} free")]
+    return [(NOTE, f"room for {space.files} files")] if space.files is not None and space.files < FEW_FILES else []
 
 
 def shorten(parts: List[str]) -> List[str]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import statistics
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
 
-from serried.agent.checks.judge import one_per_level
+from serried.agent.checks.judge import EXCLUDE, one_per_level
 from serried.agent.checks.probe import BEGUN, DONE, EXITED, IMPORT_SECONDS, MEASURED, STARTED, ProbeResult
 from serried.base import NamedTuple
-from serried.base.text import fold_hosts
+from serried.base.text import counted, fold_hosts
 from serried.schema.checks import BAD_SHARE, LOW_SHARE, NOT_TESTED, NOTE, OK, PROBLEM, Finding
 from serried.schema.events import JournalEvent
 
@@ -30,7 +30,6 @@ MOST_GLOO_RANKS = 64
 SLOW_FACTOR, SLOW_SECONDS = 3.0, 5.0
 """An import, or the start of a container, is slow if it takes so many times the median and so much longer."""
 SLOW_LAUNCH_SECONDS = 30.0
-EXCLUDE = "exclude the node, and report it to the site's support"
 
 
 class ProbeRound(NamedTuple):
@@ -244,7 +243,7 @@ def compare(check: str, hosts: Sequence[str], first: Mapping[int, float], second
     named = _names(hosts, low) if len(low) <= max(1, len(first) // 4) else ()
     worst = min(low, key=lambda node: first[node])
     what = f"{_rate(first[worst], UNITS[check])} on {hosts[worst]}"
-    what += f" and {len(low) - 1} nodes like it" if len(low) > 1 else ""
+    what += f" and {counted(len(low) - 1, 'node')} like it" if len(low) > 1 else ""
     what += f"; the median is {_rate(statistics.median_high(first.values()), UNITS[check])}"
     if bad != low or len(bad) > 1:
         return [Finding(check, NOTE, what, "", named)]
@@ -299,7 +298,7 @@ def judge_pairs(
         what = f"{' with '.join(hosts[node] for node in last.nodes)} {_how(last, groups)}; either may be at fault"
         is_sure = len(open_) > 1 and all(group.problem for group in open_)
         fix = (
-            "set `NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME` to an interface between the nodes"
+            "--env NCCL_SOCKET_IFNAME=NAME --env GLOO_SOCKET_IFNAME=NAME, with the interface that connects the nodes"
             if last.problem
             else ""
         )
