@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 
 import pytest
 
@@ -32,7 +34,8 @@ def test_ranks_start_again_from_the_newest_checkpoint_after_a_kill_from_outside(
     assert run.ending == ("COMPLETED", 0, None, f"every rank exited with status 0; recovered twice: {why} (2 times)")
     rounds = [(entry["round"], entry["code"], entry["rank"], entry["host"]) for entry in run.events("round")]
     assert rounds == [(2, "signal", 1, "fake2"), (3, "signal", 1, "fake2")]
-    assert run.output().splitlines() == ["round 0 from:", "round 1 from:step-0", "round 2 from:step-1"]
+    said = ["round 0 from:", "serried: round 2", "round 1 from:step-0", "serried: round 3", "round 2 from:step-1"]
+    assert run.output().splitlines() == said
     assert (run.exit["rounds"], run.exit["attempts"], run.exit["first_failure"]) == (2, 1, None)
 
 
@@ -89,4 +92,60 @@ def test_a_user_who_stops_a_run_between_two_rounds_stops_it(start, wait_until):
 
     assert run.wait() != 0
     assert read_json(run.place.attempt(1).exit)["state"] == "FAILED"
+    assert run.events("round") == []
+
+
+def test_the_stop_of_one_round_does_not_end_the_next(start):
+    own = f"if [ $RANK = 1 ] && [ $count = 0 ]; then {SAVE}; {FAIL}; kill -9 $$; fi"
+    run = start(f"{COUNT}\n{own}\n[ $count = 0 ] && sleep 100; sleep 4", nodes=2, ranks=1, limit=ROUNDS)
+
+    assert run.wait() == 0
+    assert run.output(1, 1).splitlines()[-1] == "round 1 from:step-0"
+
+
+def test_what_a_rank_said_in_an_earlier_round_does_not_explain_its_failure(start):
+    first = f"{SAVE}; {FAIL}; echo 'RuntimeError: NCCL error: aborted'; exit 1"
+    program = f"{COUNT}\nif [ $RANK = 0 ]; then sleep 100; elif [ $count = 0 ]; then {first}; fi\n{SAVE}; exit 1"
+    run = start(program, nodes=2, ranks=1, limit=ROUNDS)
+
+    assert run.wait() == 1
+    why = "rank 1 on fake2 exited with status 1"
+    assert run.ending == ("FAILED", 1, "exit", f"{why}; recovered once: {why}")
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("  what():  Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3)", "nccl"),
+        ("  what():  CUDA error: an illegal memory access was encountered", "cuda-kernel"),
+    ],
+)
+def test_a_program_that_torch_aborts_for_its_gpus_starts_again(start, line, code):
+    run = start(failing(1, f"echo '{line}'; kill -ABRT $$"), nodes=2, ranks=1, limit=ROUNDS)
+
+    assert run.wait() == 0
+    assert [entry["code"] for entry in run.events("round")] == [code]
+
+
+STUBBORN = f"{COUNT}\n[ $RANK = 1 ] && kill -9 $$\ntrap '' TERM\nwhile :; do sleep 0.1; done"
+
+
+def test_a_term_on_one_node_while_ranks_end_is_the_end_of_the_run(start, wait_until):
+    run = start(STUBBORN, nodes=2, ranks=1, limit={"rounds": 3, "grace_seconds": 4})
+    wait_until(lambda: run.events("stopping"))
+
+    os.kill(run.pid_of("node", FAKE_NODE="1"), signal.SIGTERM)
+
+    assert run.wait() != 0
+    assert run.events("round") == []
+
+
+def test_a_request_that_nobody_has_read_yet_ends_the_run_before_ranks_start_again(start, wait_until):
+    run = start(STUBBORN, nodes=2, ranks=1, limit=ROUNDS, seconds={"head.head.CONTROL_SECONDS": 600.0})
+    wait_until(lambda: run.events("stopping"))
+
+    request = {"t": 0, "request": "stop", "reason": "user", "by": "ada@login"}
+    Journal(run.place.attempt(1).control).append(request)
+
+    assert run.wait() != 0
     assert run.events("round") == []

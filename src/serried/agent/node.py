@@ -231,6 +231,8 @@ class Node:
         """Start the ranks again. What the last round left in files of its own stays there."""
         self._round = message["round"]
         self.log_event(JournalEvent.ROUND, round=self._round)
+        if self._kill:  # a stop may have come after the last rank had ended
+            self._kill.cancel()
         self._ranks = self._side_commands = self._connections = self._kill = self._held = None
         self._exits = Exits(self)
         self._is_stopping = self._is_done = False
@@ -374,14 +376,14 @@ class Node:
 
     def _check_parent(self) -> None:
         """Stop if the launcher's process on this node has ended: then the scheduler has lost this node."""
-        if os.getppid() != self._parent and not self._is_stopping:
+        if os.getppid() != self._parent and (self._holds or not self._is_stopping):
             self.send(ToHead.ORPHANED)
             self._stop(Reason.LOST, self.attempt.urgent_grace_seconds)
             self._stage_out.on_head_lost(self.attempt.urgent_grace_seconds)
 
     def _terminated(self) -> None:
         """Stop after the scheduler's TERM, which all agents and ranks receive at once."""
-        if not self._is_stopping:
+        if self._holds or not self._is_stopping:
             self.send(ToHead.STOP, reason=Reason.CANCEL)
         self._stop(Reason.CANCEL, self.attempt.urgent_grace_seconds)
 
@@ -409,7 +411,9 @@ class Node:
     def _stop(self, reason: str, grace: float) -> None:
         """TERM now, KILL after `grace` seconds. A second stop can only bring the KILL forward."""
         self._is_urgent |= reason in (Reason.CANCEL, Reason.LOST)
-        if not (self._holds and reason in (Reason.FAILURE, Reason.SILENCE)):
+        if self._holds and reason in (Reason.FAILURE, Reason.SILENCE):
+            self._stage_out.were_ended = True
+        else:
             self._stage_out.stop(reason, grace)
             self._stop_holding()
         if reason == Reason.CANCEL:
@@ -480,7 +484,10 @@ class Node:
         may_trust = bool(self._ranks and self._ranks.have_exited_by_themselves) and all(
             leftover.may_outlive_ranks for leftover in self.find_leftovers()
         )
-        count = orphans.end(self._find_leftovers_of_round if self._holds else self.find_leftovers, self._reap_remaining)
+        find = self._find_leftovers_of_round if self._holds else self.find_leftovers
+        count = orphans.end(find, self._reap_remaining)
+        if self._holds and not leftovers:  # what even KILL does not end must not meet the next round
+            leftovers = [leftover.command for leftover in find()]
         orphans.end_groups(self._ranks.leaders if self._ranks else [])
         self.log_event(JournalEvent.SWEPT, count=count, left=leftovers)
         exits = tuple(self._ranks.exits.values()) if self._ranks else ()

@@ -78,9 +78,10 @@ _OF_A_ROUND = frozenset(
 )  # fmt: skip
 
 
-def of_last_round(journal: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    """A journal without what belongs to the rounds before its last."""
-    last = max((at for at, entry in enumerate(journal) if entry["event"] == JournalEvent.ROUND), default=0)
+def of_last_round(journal: Sequence[Dict[str, Any]], rounds: int = 0) -> List[Dict[str, Any]]:
+    """A journal without what belongs to the rounds before the last, by the head's: it has begun `rounds` again."""
+    begun = [at for at, entry in enumerate(journal) if entry["event"] == JournalEvent.ROUND]
+    last = len(journal) if len(begun) < rounds else max(begun, default=0)
     return [entry for at, entry in enumerate(journal) if at >= last or entry["event"] not in _OF_A_ROUND]
 
 

@@ -86,6 +86,8 @@ EXIT_LEFT = 143
 """A rank that obeyed the stop notice without a save: the status of a program that TERM ended."""
 OBEYED_STATUSES = (EXIT_SAVED, EXIT_LEFT)
 """Exit statuses of a rank that obeyed the stop notice; 85 counts only if something was saved."""
+ROUND_BEGINS = "serried: round "
+"""A line in a rank's output, with the number."""
 ENDING_WITH_ABRT = "serried: ending this rank with ABRT; a Python program prints its stacks below"
 """The last line of the agent in a rank's log."""
 EXIT_REFUSED = 75

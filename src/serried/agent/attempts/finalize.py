@@ -51,11 +51,12 @@ def gather(
     head = of_last_round(files.entries(attempt.files.events))
     node_ends = entries(head, JournalEvent.NODE_ENDED, NodeEnded) if ends is None else ends
     reported = {end.node for end in node_ends}
+    rounds = sum(entry["event"] == JournalEvent.ROUND for entry in head)
     reason = next((stop.reason for stop in entries(head, JournalEvent.STOPPING, Stopping)), None)
     position = checkpoint_progress.position(attempt.directory.checkpoints, attempt.plan.watch_patterns)
     progressed = position.is_beyond(history.where_it_began(claim))
     nodes: Dict[int, Sequence[Event]] = {
-        node: of_last_round(files.entries(attempt.files.node_events(node)))
+        node: of_last_round(files.entries(attempt.files.node_events(node)), rounds)
         for node in attempt.node_numbers
         if node not in reported
     }

@@ -128,6 +128,7 @@ class NodeRegistry:
         self._stops.clear()
         for agent in self:
             agent.is_held = False
+            agent.running = []  # until its next heartbeat
 
     def send_to(self, index: int, message: Message) -> None:
         """Send to one node, if it is connected."""

@@ -217,6 +217,11 @@ class Monitor:
             else:
                 stop(request.by)
 
+    def look_again(self) -> None:
+        """Before ranks start again: has somebody stopped the run, or does it run elsewhere?"""
+        self._read_control()
+        self._check()
+
     def _check(self) -> None:
         self.check_parent()
         if not self.is_superseded and history.is_superseded(self._attempt):
@@ -555,6 +560,7 @@ class Head:
             self.on_node_lost(agent, Reason.STEP_ENDED, "the scheduler's process there ended")
         elif event == ToHead.DONE:
             agent.is_done = True
+            self._end_rounds()
             self._finish_if_done()
         elif not (
             self._stage_in.on_message(agent, message)
@@ -651,6 +657,9 @@ class Head:
             return
         agent.is_held = True
         if not self._rounds.on_ended(agent, ended):
+            return
+        self._monitor.look_again()
+        if self._rounds is None:
             return
         begun = None
         is_warned = self._deadline is not None and time.time() >= self._deadline.warning

@@ -31,8 +31,9 @@ MAY_PASS = frozenset({Reason.SIGNAL, Reason.PEER_LOST, Reason.NCCL, Reason.CUDA_
 SIGNS = (
     (Reason.CUDA_KERNEL, r"CUDA error: (?!out of memory)|uncorrectable ECC error|CUBLAS_STATUS_EXECUTION_FAILED"),
     (Reason.NCCL, r"NCCL error|nccl(?:System|Remote|Internal|UnhandledCuda)Error|NCCL communicator was aborted"),
+    (Reason.NCCL, r"Watchdog caught collective operation timeout"),
 )
-"""Of GPUs and their network, in the last lines of a rank that exited by itself."""
+"""Of GPUs and their network, in the last lines of a rank that exited by itself, or that torch aborted."""
 
 
 class RoundFailure(NamedTuple):
@@ -74,9 +75,10 @@ def code_of(exit_: Exit, tail: Sequence[str]) -> Reason:
     from serried.agent.outcome import diagnose
 
     cause = diagnose.cause(exit_, tail)
-    if cause is Reason.EXIT:
-        return next((code for code, sign in SIGNS if any(re.search(sign, line) for line in tail)), cause)
-    return cause if cause is not Reason.SIGNAL or exit_.signal in FROM_OUTSIDE else Reason.CRASH
+    if cause not in (Reason.EXIT, Reason.SIGNAL) or exit_.signal in FROM_OUTSIDE:
+        return cause
+    usual = Reason.CRASH if exit_.signal else cause
+    return next((code for code, sign in SIGNS if any(re.search(sign, line) for line in tail)), usual)
 
 
 class Rounds:

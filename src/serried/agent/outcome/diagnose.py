@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, List, Optional, Sequence
 
-from serried.schema import failure_report
+from serried.schema import failure_report, names
 from serried.schema.exits import Exit
 from serried.schema.reasons import Reason
 
@@ -31,7 +31,10 @@ SIGNS = (
 
 
 def read_tail(path: Path, count: int = LINES, window: int = WINDOW, end: Optional[int] = None) -> List[str]:
-    """The last `count` lines of a file of any size and content, at most `window` bytes; those before `end`."""
+    """The last `count` lines of a file of any size and content, at most `window` bytes; those before `end`.
+
+    What a rank wrote in an earlier round does not count.
+    """
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -40,8 +43,9 @@ def read_tail(path: Path, count: int = LINES, window: int = WINDOW, end: Optiona
             text = file.read(size - begin).decode("utf-8", "replace")
     except OSError:
         return []
-    lines = text.replace("\r\n", "\n").rstrip("\n").split("\n")
-    return [line.rpartition("\r")[2] for line in lines][-count:] if text else []
+    lines = text.replace("\r\n", "\n").rstrip("\n").split("\n")[-count:] if text else []
+    begun = max((at for at, line in enumerate(lines, 1) if re.search(rf"{names.ROUND_BEGINS}\d+$", line)), default=0)
+    return [line.rpartition("\r")[2] for line in lines[begun:]]
 
 
 def tail_of(attempt: Attempt, rank: int, node: Optional[int] = None) -> List[str]:

@@ -255,6 +255,9 @@ class ForkedRanks(Ranks):
         umask: Optional[int] = None,
     ) -> None:
         log, stdin = self.open_log(place.rank), _open_input(input_file)
+        if place.round > 1:
+            with contextlib.suppress(OSError):  # the disk is full
+                os.write(log, f"{names.ROUND_BEGINS}{place.round}\n".encode())
         child = system.spawn(
             program.argv,
             program.environment,

@@ -66,7 +66,7 @@ class StageOut:
         """Some of the files exist only on this node."""
         self._waits_for_others = attempt.nodes > 1 and node == 0 and any(pattern[0] not in "{$" for pattern in watched)
         """Ranks of other nodes may still write to folders that this node watches."""
-        self._were_ended = False
+        self.were_ended = False
         """Ranks were ended on some node, perhaps while they wrote a file."""
         self._is_draining = False
         self._folders: Optional[Dict[str, str]] = None
@@ -80,6 +80,7 @@ class StageOut:
         if seconds_left is not None:
             self.limit(seconds_left)
         if self._folders is not None:  # a further round
+            self.were_ended = False
             return self._folders
         own = {RESULTS: self._has_results, CHECKPOINTS: self._has_checkpoints}
         self._folders = folders = {name: str(self._folder.path / name) for name, is_ours in own.items() if is_ours}
@@ -120,7 +121,7 @@ class StageOut:
 
     def stop(self, reason: str, grace: float) -> None:
         """The ranks are being ended on all nodes. After the scheduler's TERM comes its KILL."""
-        self._were_ended = True
+        self.were_ended = True
         self.set_urgent()
         self._loop.after(grace + KILLED_SECONDS, self._stop_waiting)
         if reason == Reason.CANCEL:
@@ -185,7 +186,7 @@ class StageOut:
         if self._ends_at is not None:
             late = min(LATE_SECONDS, self._attempt.plan.site.kill_wait_seconds / 10)
             seconds = max(0.0, self._ends_at - late - time.monotonic())
-        trusted = {"trusted": self._trusted, "all_trusted": self._trusted and not self._were_ended}
+        trusted = {"trusted": self._trusted, "all_trusted": self._trusted and not self.were_ended}
         return {"do": ToHelper.FINISH, **trusted, "seconds": seconds}
 
     def _send(self, message: Message) -> None:
