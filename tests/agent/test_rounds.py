@@ -35,7 +35,7 @@ def test_ranks_start_again_from_the_newest_checkpoint_after_a_kill_from_outside(
     rounds = [(entry["round"], entry["code"], entry["rank"], entry["host"]) for entry in run.events("round")]
     assert rounds == [(2, "signal", 1, "fake2"), (3, "signal", 1, "fake2")]
     said = ["round 0 from:", "serried: round 2", "round 1 from:step-0", "serried: round 3", "round 2 from:step-1"]
-    assert run.output().splitlines() == said
+    assert run.output(1, 1).splitlines() == said
     assert (run.exit["rounds"], run.exit["attempts"], run.exit["first_failure"]) == (2, 1, None)
 
 
@@ -149,3 +149,13 @@ def test_a_request_that_nobody_has_read_yet_ends_the_run_before_ranks_start_agai
 
     assert run.wait() != 0
     assert run.events("round") == []
+
+
+def test_an_agent_that_dies_as_ranks_start_again_is_not_blamed_on_the_round_before(start):
+    code = "\nNode._begin_round = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+    run = start(failing(1, "kill -9 $$"), nodes=2, ranks=1, limit=ROUNDS, code={"node": code})
+
+    assert run.wait() == 137
+    why = "rank 1 on fake2 was killed by signal 9"
+    assert run.ending[2] == "agent-killed"
+    assert run.ending[3].endswith(f"was killed; recovered once: {why}")

@@ -20,7 +20,7 @@ from serried.agent.options import Options, parse
 from serried.agent.outcome import reconcile
 from serried.base import files
 from serried.schema import names
-from serried.schema.endings import End
+from serried.schema.endings import End, of_last_round
 from serried.schema.events import JournalEvent
 from serried.schema.reasons import Reason
 
@@ -94,7 +94,7 @@ def _end(attempt: Attempt) -> End:
             time.sleep(0.2)
     orphans.clear(attempt)
     # Ranks of this node, the first, of which no end is known: its agent was killed before them.
-    events = files.read_journal(journals[0])
+    events = of_last_round(files.read_journal(journals[0]))
     ended = {event["rank"] for event in events if event["event"] == JournalEvent.RANK_EXIT}
     started = [event for event in events if event["event"] == JournalEvent.STARTED]
     orphans.end_groups([event["pid"] for event in started if event["rank"] not in ended])

@@ -77,6 +77,7 @@ class AttemptEvidence(NamedTuple):
         """Whether ranks started, or may have started on a node that was lost before it could report."""
         return (
             self.has(JournalEvent.STARTED)
+            or self.has(JournalEvent.ROUND)
             or (self.has(JournalEvent.STARTING_RANKS) and self.has(JournalEvent.NODE_LOST))
             or any(event["event"] == JournalEvent.STARTED for events in self.nodes.values() for event in events)
         )

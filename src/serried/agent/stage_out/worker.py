@@ -25,7 +25,7 @@ from serried.agent.stage_out.publish import ChangedError, OutOfTimeError, Publis
 from serried.base import NamedTuple, copy, files, locks
 from serried.base.tree import Crew
 from serried.schema import checkpoints, names
-from serried.schema.endings import UNWATCHED, outputs_left_out
+from serried.schema.endings import UNWATCHED, of_last_round, outputs_left_out
 from serried.schema.events import FromStageOut, JournalEvent, ToHelper
 from serried.schema.exits import Exit
 from serried.schema.layout import CHECKPOINTS, RESULTS
@@ -531,7 +531,7 @@ def _recover(attempt: Attempt, node: int, folder: Path) -> Dict[str, Any]:
 
 def _ranks_exited_by_themselves(attempt: Attempt, node: int) -> bool:
     """Whether all ranks of the node are known to have exited by themselves, so that no file was cut off."""
-    events = files.read_journal(attempt.directory.attempt(attempt.number).node_events(node))
+    events = of_last_round(files.read_journal(attempt.directory.attempt(attempt.number).node_events(node)))
     exits = [Exit.from_json(event) for event in events if event["event"] == JournalEvent.RANK_EXIT]
     started = {event["rank"] for event in events if event["event"] == JournalEvent.STARTED}
     all_ended_well = all(exit_.exit_code in (0, names.EXIT_SAVED) for exit_ in exits)
