@@ -228,7 +228,7 @@ class Node:
             self.finish_if_ended()
 
     def _begin_round(self, message: Message) -> None:
-        """Start the ranks again. What the last round left in files of its own stays there."""
+        """Start the ranks again. The files of the last round stay."""
         self._round = message["round"]
         self.log_event(JournalEvent.ROUND, round=self._round)
         if self._kill:  # a stop may have come after the last rank had ended
@@ -307,7 +307,7 @@ class Node:
             )
 
     def _probe(self, message: Message) -> None:
-        """Run a job of the head by the programs in the place of ranks, or end these."""
+        """Pass a job of the head to the probes, which run in place of ranks. Without a job, end them."""
         from serried.agent.checks.probe import ProbeJob
         from serried.agent.checks.programs import ProbePrograms
 

@@ -30,8 +30,8 @@ _LIKE = "Check nodes with the environment, container, resources and nodes of RUN
 @options.resources
 @click.option("--like", metavar="RUN", shell_complete=run_view.complete_runs, help=_LIKE)
 @click.option("--cluster", type=run_view.CLUSTER, help="The cluster to check; by default this machine's.")
-@options.any_setting("Of nodes: any setting, as in `--set resources.qos=debug`.")
-@click.option("--ticket", is_flag=True, help="Of nodes: print the problems as a text for the administrators.")
+@options.any_setting("For nodes: any setting, as in `--set resources.qos=debug`.")
+@click.option("--ticket", is_flag=True, help="For nodes: print the problems as a text for the administrators.")
 @options.dry_runs
 @run_view.as_json
 def command(
@@ -40,10 +40,10 @@ def command(
     r"""Check this machine, or nodes and the network between them, before a run needs them.
 
     Each line says what was seen, and what to change; `serried docs checks` explains each check. The exit
-    code is 1 if there is a problem. Of this machine: the scheduler's answer, folders, space, clock,
-    limits; one call of the scheduler, and no file stays. Of nodes, with `--nodes`, another resource,
-    EXPERIMENT or `--like`: a job of at most a few minutes, whose ranks do nothing. EXPERIMENT gives its
-    environment and container. Ctrl-C stops the job.
+    code is 1 if there is a problem. Without options, `doctor` checks this machine: the scheduler, folders,
+    space, clock and limits. It calls the scheduler once, and leaves no file. With `--nodes`, another
+    resource, EXPERIMENT or `--like`, it submits a job of a few minutes, whose ranks do nothing.
+    EXPERIMENT gives its environment and container. Ctrl-C stops the job.
 
     \b
     serried doctor

@@ -169,7 +169,7 @@ class Limit(NamedTuple):
     """In a plan, with those that `total_time` needs."""
     rounds: int = setting(
         "COUNT_OR_NONE",
-        "How often ranks start again within an attempt, without progress, after a failure that may pass.",
+        "How often ranks may start again without progress, within an attempt, after a failure that may pass.",
         "0",
         value=0,
     )
@@ -187,7 +187,7 @@ class Limit(NamedTuple):
     )
     notify: Optional[str] = setting("SIGNAL", "Signal that asks ranks to save and exit: `USR1`, `TERM` …", "off")
     resubmit: Optional[str] = setting(
-        "RESUBMIT", "After a failed preflight: submit the run once more, without the nodes that failed.", "off"
+        "RESUBMIT", "After a failed preflight, submit the run once more without the nodes that failed.", "off"
     )
 
 

@@ -536,7 +536,7 @@ def _check_options(launch: Launch, allocation: Allocation, experiment: config.Ex
         hint = 'set `launch.kind = "torchrun"`, or `limit.restarts` for further attempts of the whole run'
         raise UsageError("`launch.max_restarts` is an option of torchrun", hint=hint)
     if experiment.limit.rounds and launch.kind not in ("agent", "single"):
-        hint = f"leave `launch` out, or use restarts of `{launch.kind}` itself and `limit.restarts`"
+        hint = f"omit `launch`, or use the restarts of `{launch.kind}` and `limit.restarts`"
         raise UsageError(f"`limit.rounds` needs ranks that Serried starts, not `{launch.kind}`", hint=hint)
     if launch.options and launch.kind in ("agent", "single"):
         raise UsageError(f"`launch.options` are for a launcher, and `{launch.kind}` starts ranks without one")

@@ -286,7 +286,7 @@ def test_the_time_of_a_container_is_that_until_python_runs_in_it():
     for node, seconds in enumerate((0.5, 40.0)):
         reports(seen, 0, node, ProbeResult(STARTED, seconds=seconds), IMPORTED, ProbeResult(DONE))
     (found,) = [it for it in judge(HOSTS, seen, has_container=True) if it.id == "container"]
-    assert (found.level, found.seen) == ("note", "n1 started in 40 s, the slowest; the median is 500 ms")
+    assert (found.level, found.seen) == ("note", "n1 started in 40.0 s, the slowest; the median is 500 ms")
 
 
 def test_the_launch_lasts_until_the_last_agent_connected():

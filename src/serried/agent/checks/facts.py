@@ -176,8 +176,8 @@ def addresses() -> Tuple[Address, ...]:
 
 
 def gloo_addresses(facts: NodeFacts) -> Tuple[str, ...]:
-    """The addresses that gloo takes on this node; empty if the variable names no interface of it, or if
-    they are not known.
+    """The addresses that gloo takes on this node; empty if the variable names none of its interfaces, or if
+    they are unknown.
 
     As in torch: the first interface that exists, else the address of the host name, else the loopback.
     """

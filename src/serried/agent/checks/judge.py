@@ -45,7 +45,7 @@ class CheckedJob(NamedTuple):
     meets: bool
     """Ranks of different nodes connect to each other."""
     is_script: bool = False
-    """Nobody knows what its programs use."""
+    """It is unknown which libraries its programs use."""
     has_container: bool = False
     is_like_torchrun: bool = True
     """The agents or torchrun start its ranks. Those of other launchers may connect by MPI."""
@@ -70,7 +70,7 @@ class Blame(NamedTuple):
     out_of: Tuple[int, ...] = ()
     """They reach no other node."""
     pairs: Tuple[Pair, ...] = ()
-    """What these nodes do not explain."""
+    """Those that these nodes do not explain."""
 
     @property
     def nodes(self) -> List[int]:
@@ -78,7 +78,7 @@ class Blame(NamedTuple):
 
 
 def blame(failed: Set[Pair], tested: Set[Pair]) -> Blame:
-    """Blames no node if it would be more than half of them: then what they have in common is to blame."""
+    """Blame no node if more than half would be blamed: then the cause is something that they share."""
     nodes = {node for pair in tested for node in pair}
 
     def all_failed(end: int, node: int) -> bool:

@@ -56,8 +56,7 @@ def turns(nodes: Sequence[int]) -> List[List[List[int]]]:
 
 def second_turn(groups: Sequence[pairs_judge.MeasuredGroup]) -> List[List[int]]:
     """Each node that only bad pairs have, with one of a good pair; bad pairs once more if no pair is good."""
-    bad = pairs_judge.bad_groups(groups)
-    good = sorted({node for group in groups if group not in bad for node in group.nodes})
+    good, bad = pairs_judge.good_nodes(groups), pairs_judge.bad_groups(groups)
     losers = sorted({node for group in bad for node in group.nodes} - set(good))
     if good:
         return [[winner, loser] for winner, loser in zip(good, losers)]

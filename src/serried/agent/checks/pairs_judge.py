@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
 from serried.agent.checks.judge import EXCLUDE, one_per_level
 from serried.agent.checks.probe import BEGUN, DONE, EXITED, IMPORT_SECONDS, MEASURED, STARTED, ProbeResult
 from serried.base import NamedTuple
-from serried.base.text import counted, fold_hosts
+from serried.base.text import counted, fine_time, fold_hosts
 from serried.schema.checks import BAD_SHARE, LOW_SHARE, NOT_TESTED, NOTE, OK, PROBLEM, Finding
 from serried.schema.events import JournalEvent
 
@@ -30,6 +30,7 @@ MOST_GLOO_RANKS = 64
 SLOW_FACTOR, SLOW_SECONDS = 3.0, 5.0
 """An import, or the start of a container, is slow if it takes so many times the median and so much longer."""
 SLOW_LAUNCH_SECONDS = 30.0
+CHOOSE_INTERFACE = "--env NCCL_SOCKET_IFNAME=NAME --env GLOO_SOCKET_IFNAME=NAME: the interface between the nodes"
 
 
 class ProbeRound(NamedTuple):
@@ -193,8 +194,8 @@ def _slowest(check: str, hosts: Sequence[str], seconds: Mapping[int, float], ver
         return []
     slowest, median = max(seconds, key=lambda node: seconds[node]), statistics.median_low(seconds.values())
     is_slow = seconds[slowest] > SLOW_FACTOR * median + SLOW_SECONDS
-    what = f"{hosts[slowest]} {verb} in {_time(seconds[slowest])}"
-    what += f", the slowest; the median is {_time(median)}" if len(seconds) > 1 else ""
+    what = f"{hosts[slowest]} {verb} in {fine_time(seconds[slowest])}"
+    what += f", the slowest; the median is {fine_time(median)}" if len(seconds) > 1 else ""
     return [Finding(check, NOTE if is_slow else OK, what, "", (hosts[slowest],) if is_slow else ())]
 
 
@@ -266,14 +267,14 @@ def bad_groups(groups: Sequence[MeasuredGroup]) -> List[MeasuredGroup]:
     return [group for group in groups if group.problem or group.seconds.get(size, 0.0) > limit]
 
 
-def _good_nodes(groups: Sequence[MeasuredGroup]) -> List[int]:
+def good_nodes(groups: Sequence[MeasuredGroup]) -> List[int]:
     bad = bad_groups(groups)
     return sorted({node for group in groups if group not in bad for node in group.nodes})
 
 
 def unexplained(groups: Sequence[MeasuredGroup]) -> List[MeasuredGroup]:
     """Bad pairs with a node that is in no good pair."""
-    good = set(_good_nodes(groups))
+    good = set(good_nodes(groups))
     return [group for group in bad_groups(groups) if not good.issuperset(group.nodes)]
 
 
@@ -282,7 +283,7 @@ def judge_pairs(
 ) -> List[Finding]:
     if not groups:
         return [Finding(REDUCE, NOT_TESTED, "fewer than two nodes could take part", "torch on two nodes")]
-    good, bad, found = set(_good_nodes(groups)), bad_groups(groups), []
+    good, bad, found = set(good_nodes(groups)), bad_groups(groups), []
     suspects = {node: [group for group in bad if node in group.nodes] for group in bad for node in group.nodes}
     suspects = {node: own for node, own in suspects.items() if node not in good}
     # With a partner that is good elsewhere, it is the node.
@@ -297,12 +298,7 @@ def judge_pairs(
         last = open_[-1]
         what = f"{' with '.join(hosts[node] for node in last.nodes)} {_how(last, groups)}; either may be at fault"
         is_sure = len(open_) > 1 and all(group.problem for group in open_)
-        fix = (
-            "--env NCCL_SOCKET_IFNAME=NAME --env GLOO_SOCKET_IFNAME=NAME, with the interface that connects the nodes"
-            if last.problem
-            else ""
-        )
-        found.append(Finding(REDUCE, PROBLEM if is_sure else NOTE, what, fix))
+        found.append(Finding(REDUCE, PROBLEM if is_sure else NOTE, what, CHOOSE_INTERFACE if last.problem else ""))
     apart = [group for group in bad if group.problem and good.issuperset(group.nodes)]
     if apart:
         names = " with ".join(hosts[node] for node in apart[0].nodes)
@@ -311,7 +307,7 @@ def judge_pairs(
         what = f"pairs of nodes succeeded, but all {len(together[-1].nodes)} nodes {_how(together[-1], groups)}"
         found.append(Finding(REDUCE, PROBLEM if len(together) > 1 else NOTE, what))
     last = together[-1] if together else groups[0]
-    each = ", ".join(f"{_size(size)} in {_time(seconds)}" for size, seconds in sorted(last.seconds.items()))
+    each = ", ".join(f"{_size(size)} in {fine_time(seconds)}" for size, seconds in sorted(last.seconds.items()))
     return found or [Finding(REDUCE, OK, f"{len(last.nodes)} nodes: {each}")]
 
 
@@ -320,7 +316,7 @@ def _how(group: MeasuredGroup, groups: Sequence[MeasuredGroup]) -> str:
         return f"failed{f' after {_size(max(group.seconds))}' if group.seconds else ''}: {group.problem}"
     size = max(group.seconds)
     median = statistics.median_low(it.seconds[size] for it in groups if size in it.seconds)
-    return f"took {_time(group.seconds[size])} for {_size(size)}, and the median is {_time(median)}"
+    return f"took {fine_time(group.seconds[size])} for {_size(size)}, and the median is {fine_time(median)}"
 
 
 def _names(hosts: Sequence[str], nodes: Iterable[int]) -> Tuple[str, ...]:
@@ -337,7 +333,3 @@ def _rate(value: float, unit: str) -> str:
 
 def _size(size: int) -> str:
     return f"{size >> 20} MB" if size >= 1 << 20 else f"{size} B"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"

@@ -1,8 +1,8 @@
-"""A program in the place of a rank, which measures its devices, its disks and the network to the ranks of other nodes.
+"""A program in place of a rank, which measures its devices, its disks and the network to the ranks of other nodes.
 
 It runs in the environment and the container of the ranks, with their Python, and imports torch if that Python has it.
-The node's agent sends jobs as lines of JSON. Each result is a line as soon as it is known, so a hang costs only what is
-missing. A check that does not end in its time is left in its thread, and the next one begins.
+The node's agent sends jobs as lines of JSON. Each result is a line as soon as it is known, so a hang costs only the
+results that are missing. A check that does not end in time is left in its thread, and the next one begins.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STARTED, BEGUN, MEASURED, DONE, EXITED = "started", "begun", "measured", "done",
 
 
 class ProbeJob(NamedTuple):
-    """What the agent of a node asks of a program."""
+    """A request of the node's agent to a probe."""
 
     round: int
     local_rank: int

@@ -1,7 +1,7 @@
 """The role `check`: a process beside a node's agent that looks at the node and at its connections to the others.
 
-Each check runs in a thread of its own: one that hangs with a driver or a file system is reported, and the others are
-not held up. Nothing of a run depends on this process unless the plan has `preflight`.
+Each check runs in a thread of its own: one that hangs with a driver or a file system is reported, and does not delay
+the others. A run depends on this process only with `preflight`.
 """
 
 from __future__ import annotations

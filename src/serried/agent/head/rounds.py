@@ -1,6 +1,6 @@
 """Rounds: after a failure that may pass, the ranks of all nodes start again within the attempt.
 
-The agents stay, and with them staged data, the snapshot and the place in the queue. `may_repeat` decides by codes.
+The agents stay, and with them staged data, the snapshot and the place in the queue. `obstacle` decides by codes.
 `Rounds` collects what nodes report once their ranks have ended, and then starts another round or lets the attempt end.
 """
 
@@ -11,6 +11,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Dict, List, Optional, Sequence
 
+from serried.agent import system
 from serried.base import NamedTuple
 from serried.schema.endings import NodeEnded, RoundBegun
 from serried.schema.exits import Exit
@@ -33,7 +34,7 @@ SIGNS = (
     (Reason.NCCL, r"NCCL error|nccl(?:System|Remote|Internal|UnhandledCuda)Error|NCCL communicator was aborted"),
     (Reason.NCCL, r"Watchdog caught collective operation timeout"),
 )
-"""Of GPUs and their network, in the last lines of a rank that exited by itself, or that torch aborted."""
+"""Failures of GPUs and their network, in the last lines of a rank that exited by itself, or that torch aborted."""
 
 
 class RoundFailure(NamedTuple):
@@ -54,7 +55,7 @@ class RoundFailure(NamedTuple):
         return alike and not self.position.is_beyond(other.position)
 
 
-def may_repeat(failure: RoundFailure, before: Sequence[RoundFailure], most: int) -> str:
+def obstacle(failure: RoundFailure, before: Sequence[RoundFailure], most: int) -> str:
     """Why no round follows `failure`; empty if one does. `most` is `limit.rounds`, the most without progress."""
     if failure.code not in MAY_PASS:
         return "it would fail again"
@@ -64,9 +65,9 @@ def may_repeat(failure: RoundFailure, before: Sequence[RoundFailure], most: int)
     for earlier, later in zip(before, [*before[1:], failure]):
         in_vain = 0 if later.position.is_beyond(earlier.position) else in_vain + 1
     if in_vain >= most:
-        return f"{in_vain} rounds have saved nothing new"
+        return f"{in_vain} rounds saved nothing new"
     if sum(failure.t - other.t < STORM_SECONDS for other in before) >= STORM_ROUNDS:
-        return f"{STORM_ROUNDS} rounds within {STORM_SECONDS / 60:.0f} minutes"
+        return f"there were {STORM_ROUNDS} rounds within {STORM_SECONDS / 60:.0f} minutes"
     return ""
 
 
@@ -102,7 +103,11 @@ class Rounds:
         ends = [self._ended[node] for node in sorted(self._ended)]
         self._ended.clear()
         failure = self._failure(reason, ends)
-        if failure is None or may_repeat(failure, self._failures, self._attempt.plan.limit.rounds):
+        if failure is None:
+            return None
+        because = obstacle(failure, self._failures, self._attempt.plan.limit.rounds)
+        if because:
+            system.log(f"no further round: {because}")
             return None
         self._failures.append(failure)
         self.number += 1
