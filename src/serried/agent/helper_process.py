@@ -32,9 +32,11 @@ class HelperProcess:
         on_message: Callable[[Optional[Message]], None],
         *,
         python: str = "",
-        niced: bool = False,
+        niceness: int = 0,
     ) -> None:
-        """`python`: another Python, with its packages. `niced`: it does not slow the ranks, not even by its imports."""
+        """`python`: another Python, with its packages. `niceness` keeps it from slowing the ranks, even
+        by its imports.
+        """
         self._loop = loop
         self._on_message = on_message
         self._socket, theirs = socket.socketpair()
@@ -46,7 +48,7 @@ class HelperProcess:
             (theirs.fileno(), null, 2),
             directory="/",
             parent_death=signal.SIGKILL,
-            niceness=NICENESS if niced else 0,
+            niceness=niceness,
         )
         self.pid = self._child.pid
         system.HELPER_PIDS.add(self.pid)

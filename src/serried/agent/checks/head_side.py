@@ -98,7 +98,7 @@ class CheckCoordinator:
 
     def _judge_nodes(self) -> None:
         preflight = self._attempt.plan.preflight
-        if self._are_nodes_judged or self._is_over() or not (self._facts or preflight):
+        if self._are_nodes_judged or self._is_over():
             return
         self._are_nodes_judged = True
         self._nodes.broadcast(ToNode.CHECK_PEERS, peers=None)

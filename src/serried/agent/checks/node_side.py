@@ -13,6 +13,8 @@ from serried.agent.node_disk.folder import Folder
 from serried.base.channel import Message
 from serried.schema.events import ToHead, ToHelper, ToNode
 
+NICENESS = 5
+"""Gets a quarter of a core beside a rank: it needs half a second in all, and is over when ranks have loaded torch."""
 IFNAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 """Variables by which libraries choose an interface."""
 
@@ -25,12 +27,13 @@ class NodeChecks:
         self._has_facts = False
 
     def begin(self, key: bytes, master: str) -> None:
-        """Start the process. It is niced beside ranks that do not wait for it."""
+        """Start the process. It gives way to ranks that do not wait for it."""
         attempt, plan = self._attempt, self._attempt.plan
         if attempt.nodes == 1 and not plan.preflight:
             return
+        niceness = 0 if plan.preflight else NICENESS
         try:
-            self._process = HelperProcess(self._loop, "check", (), self._on_message, niced=not plan.preflight)
+            self._process = HelperProcess(self._loop, "check", (), self._on_message, niceness=niceness)
         except OSError as error:
             system.log(f"cannot start the checks: {error}")
             return

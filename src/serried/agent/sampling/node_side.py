@@ -8,7 +8,7 @@ from typing import Callable, List, Optional
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
-from serried.agent.helper_process import HelperProcess
+from serried.agent.helper_process import NICENESS, HelperProcess
 from serried.agent.loop import Loop
 from serried.base import NamedTuple
 from serried.base.channel import Message
@@ -89,7 +89,7 @@ class SamplerProcess:
             return
         self._starts += 1
         try:
-            self._process = HelperProcess(self._loop, "sample", (), self._on_message, niced=True)
+            self._process = HelperProcess(self._loop, "sample", (), self._on_message, niceness=NICENESS)
         except OSError as error:
             system.log(f"cannot start the sampler: {error}")
             return

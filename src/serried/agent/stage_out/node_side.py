@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
-from serried.agent.helper_process import HelperProcess
+from serried.agent.helper_process import NICENESS, HelperProcess
 from serried.agent.loop import Loop, Timer
 from serried.agent.node_disk.folder import Folder
 from serried.base.channel import Message
@@ -175,7 +175,7 @@ class StageOut:
         local = str(self._folder.path) if self._folder.has_disk else ""
         scratch = os.environ.get("SLURM_TMPDIR") or str(self._folder.scratch)
         arguments = [str(self._node), local, scratch]
-        self._process = HelperProcess(self._loop, "stage-out", arguments, self._on_worker_message, niced=True)
+        self._process = HelperProcess(self._loop, "stage-out", arguments, self._on_worker_message, niceness=NICENESS)
         if self._is_draining:
             self._send(self._finish_message())
         elif self._is_urgent:
