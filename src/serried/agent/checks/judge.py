@@ -63,7 +63,7 @@ def findings(job: CheckedJob, nodes: Sequence[NodeFacts], peers: Sequence[PeerFa
 
 
 class Blame(NamedTuple):
-    """Who is to blame for pairs that fail. Nodes whose every pair fails in one direction explain all their pairs."""
+    """The nodes to blame for pairs that fail. A node explains all its pairs if each of one direction fails."""
 
     into: Tuple[int, ...] = ()
     """No other node reaches them."""
@@ -150,8 +150,8 @@ class FactJudge:
         found += self.unanswered(id_)
         return one_per_level(found) or ([Finding(id_, OK, ok)] if self.nodes and ok else [])
 
-    def pairs_text(self, blamed: Blame, why: str) -> Tuple[str, Tuple[str, ...]]:
-        parts = []
+    def of_pairs(self, id_: str, failed: Set[Pair], why: str, fix: str, tested: Optional[Set[Pair]] = None) -> Finding:
+        blamed, parts = blame(failed, tested or self.tested), []
         both = [node for node in blamed.into if node in blamed.out_of]
         for nodes, text in (
             (both, "{} and the other nodes do not reach each other"),
@@ -166,7 +166,8 @@ class FactJudge:
                 parts.append(f"{self.host(source)} and {self.host(target)} do not reach each other")
         named = {*blamed.nodes, *(node for pair in blamed.pairs for node in pair)}
         may_tell = len(named) <= max(2, len(self.job.hosts) // 2)
-        return f"{', '.join(shorten(parts))}: {why}", self.hosts(named) if may_tell else ()
+        level, seen = PROBLEM if self.job.meets else NOTE, f"{', '.join(shorten(parts))}: {why}"
+        return Finding(id_, level, seen, fix, self.hosts(named) if may_tell else ())
 
     # The network.
 
@@ -196,12 +197,11 @@ class FactJudge:
         if failed:
             words = {facts.TIMED_OUT: "timed out", facts.UNREACHABLE: "no route", facts.OTHER: "something else answers"}
             kinds = sorted({words.get(outcomes[pair], outcomes[pair]) for pair in failed})
-            seen, hosts = self.pairs_text(blame(failed, self.tested), ", ".join(kinds))
             fix = "a firewall or a wrong route: ask the site's support to open TCP between the nodes"
-            yield Finding("connections", PROBLEM if self.job.meets else NOTE, seen, fix, hosts)
+            yield self.of_pairs("connections", failed, ", ".join(kinds), fix)
         if silent:
-            seen, hosts = self.pairs_text(blame(silent, self.tested), "accepted, but not answered within 5 s")
-            yield Finding("connections", NOTE, seen, "submit again: the node may be overloaded", hosts)
+            silence, fix = "accepted, but not answered within 5 s", "submit again: the node may be overloaded"
+            yield self.of_pairs("connections", silent, silence, fix)._replace(level=NOTE)
         if not (failed or silent):
             number = counted(len(self.nodes), "node")
             yield Finding("connections", OK, f"{number} reach each other, {counted(len(self.tested), 'connection')}")
@@ -211,11 +211,11 @@ class FactJudge:
             return
         failed = {pair for pair, outcome in self.unusual.items() if outcome == facts.NO_BULK}
         if failed:
-            seen, hosts = self.pairs_text(blame(failed, self.tested), "short messages arrive, long ones do not")
+            seen = "short messages arrive, long ones do not"
             fix = "packets are lost by their size: ask the site's support to compare the MTU of nodes and switches"
             mtus = sorted({it.mtu for node in self.nodes.values() for it in node.addresses if it.interface != "lo"})
             seen += f" (MTU {', '.join(map(str, mtus))})" if len(mtus) > 1 else ""
-            yield Finding("mtu", PROBLEM if self.job.meets else NOTE, seen, fix, hosts)
+            yield self.of_pairs("mtu", failed, seen, fix)
         by_network: Dict[str, Dict[int, str]] = defaultdict(dict)
         for index, node in self.nodes.items():
             for it in node.addresses:
@@ -235,10 +235,9 @@ class FactJudge:
         is_well = not failed
         failed -= {pair for pair in self.tested if self.reached(pair) != facts.OK}  # in `connections` already
         if failed:
-            why = "at the port where ranks will meet"
-            seen, hosts = self.pairs_text(blame(failed, {(index, 0) for index in outcomes}), why)
             fix = "a firewall: ask the site's support to open all TCP ports between the nodes"
-            yield Finding("rendezvous", PROBLEM if self.job.meets else NOTE, seen, fix, hosts)
+            tested = {(index, 0) for index in outcomes}
+            yield self.of_pairs("rendezvous", failed, "at the port where ranks will meet", fix, tested)
         elif outcomes and is_well:
             yield Finding("rendezvous", OK, f"all nodes reach {self.host(0)} at the port where ranks will meet")
 
@@ -293,17 +292,12 @@ class FactJudge:
             + ("no other node reaches" if target in whole else "not all nodes reach")
             for target in targets
         ]
+        level, hosts = PROBLEM if self.uses(name) else NOTE, self.hosts(targets)
         may_tell = 2 * len(targets) <= len(self.nodes)
-        yield Finding(
-            id_,
-            PROBLEM if self.uses(name) else NOTE,
-            "; ".join(shorten(parts)),
-            self.interface_fix(name),
-            self.hosts(targets) if may_tell else (),
-        )
+        yield Finding(id_, level, "; ".join(shorten(parts)), self.interface_fix(name), hosts if may_tell else ())
 
     def interface_fix(self, name: str) -> str:
-        variable = "NCCL_SOCKET_IFNAME" if name == "NCCL" else "GLOO_SOCKET_IFNAME"
+        variable = f"{name.upper()}_SOCKET_IFNAME"
         common = set.intersection(*({it.interface for it in node.addresses} for node in self.nodes.values()))
         for interface in sorted(common):
             by_node = {i: [a.ip for a in node.addresses if a.interface == interface] for i, node in self.nodes.items()}
@@ -315,10 +309,8 @@ class FactJudge:
         if len(self.nodes) < 2:
             return
         found: List[Finding] = []
-        for name, variable, addresses in (
-            ("gloo", "GLOO_SOCKET_IFNAME", gloo_addresses),
-            ("NCCL", "NCCL_SOCKET_IFNAME", nccl_addresses),
-        ):
+        for name, addresses in (("gloo", gloo_addresses), ("NCCL", nccl_addresses)):
+            variable = f"{name.upper()}_SOCKET_IFNAME"
             chosen = {index: node.chosen.get(variable, "") for index, node in self.nodes.items()}
             absent = {
                 index: f"has no interface of {variable}={text}"
@@ -334,11 +326,11 @@ class FactJudge:
         yield from one_per_level(found) or [Finding("interface", OK, "nodes reach the addresses that libraries take")]
 
     def clock(self) -> Iterator[Finding]:
-        offsets = {index: node.offset for index, node in self.peers.items() if node.offset is not None}
-        trips = {index: node.trip for index, node in self.peers.items()}
-        if not offsets:
+        values = {index: node.offset for index, node in self.peers.items() if node.offset is not None}
+        if not values:
             return
-        values = {0: 0.0, **{index: offset for index, offset in offsets.items() if offset is not None}}
+        trips = {index: node.trip for index, node in self.peers.items()}
+        values[0] = 0.0
         middle = sorted(values.values())[(len(values) - 1) // 2]
         off = {index: value - middle for index, value in values.items()}
         off = {index: value for index, value in off.items() if abs(value) - trips.get(index, 0.0) / 2 > SKEW_SECONDS}
