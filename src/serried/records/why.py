@@ -793,8 +793,8 @@ no-data: a node could not get the data that the ranks need, so no rank started
   - a path that exists here but not on the node is on a file system that the node lacks
 check-failed: a check found a problem on a node or in the network, so no rank started
   - see all checks: serried show {run}
-  - submit it without the node, on Slurm: --set 'resources.extra=["--exclude={host}"]'; or once by itself: \
-`limit.resubmit`
+  - submit it without the node, on Slurm: --set 'resources.extra=["--exclude={host}"]'; \
+--set limit.resubmit=without-node does that once by itself
   - print a text for the administrators: serried doctor --like {run} --ticket
 unrecorded: the job script could not record why: it was killed, a disk is full, or its folder is gone
   - see the known facts and the files that are left: serried show {run}
