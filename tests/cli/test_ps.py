@@ -76,6 +76,13 @@ def test_a_failure_begins_with_its_cause_and_names_a_rank_only_if_there_are_seve
     assert serried("ps").out.splitlines()[1].partition("49m ago  ")[2].startswith(note)
 
 
+def test_a_completed_run_says_that_it_recovered(serried, make):
+    why = "every rank exited with status 0"
+    recovered = {"code": "recovered", "message": "recovered twice: rank 1 on n2 was killed by signal 9 (2 times)"}
+    make().ending(conditions=[{"code": "completed", "message": why}, recovered])
+    assert serried("ps").out.splitlines()[1].endswith("  49m ago  recovered twice")
+
+
 def test_80_columns_show_a_cause_and_100_the_job(serried, make, terminal, monkeypatch):
     run, job = make(name="digits", job="4711.pbs.example.org"), {"job": "4711.pbs.example.org"}
     run.ending("FAILED", first_failure=a_failure(**NAN), world_size=1, **job)
