@@ -55,7 +55,7 @@ def test_a_failure_of_the_program_itself_ends_the_attempt(start, how, ending):
     assert run.events("round") == []
 
 
-def test_an_error_of_the_gpu_network_is_a_round_of_which_people_hear(start, tmp_path):
+def test_an_error_of_the_gpu_network_starts_a_round_and_notifies_the_user(start, tmp_path):
     notify = Notify(("sh", "-c", f"cat >{tmp_path}/told"), on=("anomaly",))
     run = start(failing(1, "echo 'RuntimeError: NCCL error: aborted'; exit 1"), limit=ROUNDS, notify=notify)
 
@@ -103,7 +103,7 @@ def test_the_stop_of_one_round_does_not_end_the_next(start):
     assert run.output(1, 1).splitlines()[-1] == "round 1 from:step-0"
 
 
-def test_what_a_rank_said_in_an_earlier_round_does_not_explain_its_failure(start):
+def test_what_a_rank_printed_in_an_earlier_round_does_not_explain_its_failure(start):
     first = f"{SAVE}; {FAIL}; echo 'RuntimeError: NCCL error: aborted'; exit 1"
     program = f"{COUNT}\nif [ $RANK = 0 ]; then sleep 100; elif [ $count = 0 ]; then {first}; fi\n{SAVE}; exit 1"
     run = start(program, nodes=2, ranks=1, limit=ROUNDS)

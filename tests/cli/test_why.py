@@ -491,7 +491,7 @@ def test_a_check_that_failed_is_named_where_a_node_or_the_network_may_be_the_cau
 
 
 @pytest.mark.parametrize("ending", [{"tail": ["ValueError: lr"]}, {"exit_code": 3}])
-def test_the_failure_of_a_program_is_not_laid_on_the_nodes(serried, make, ending):
+def test_the_failure_of_a_program_is_not_blamed_on_the_nodes(serried, make, ending):
     run = make(nodes=2, ranks=2)
     run.journal(CHECKS)
     run.ending("FAILED", exit_code=1, first_failure=a_failure(**ending))

@@ -140,7 +140,7 @@ def test_the_answer_has_the_default_account_and_its_limits(account, submitted, s
     assert found()["account"][1:3] == (foreign if account else (PROBLEM if submitted == 7 else OK, limits))
 
 
-def test_pbs_tells_its_version_and_limits(program, tmp_path):
+def test_pbs_reports_its_version_and_limits(program, tmp_path):
     text = (Path(__file__).parents[1] / "schedulers/pbs/qstat-B-f.txt").read_text()
     limited = text + "    max_run = [u:PBS_GENERIC=4]\n"
     assert pbs.read_greeting(limited) == Greeting("23.06.06", limits=(("your running jobs", 4, None),))

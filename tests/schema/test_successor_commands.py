@@ -39,7 +39,7 @@ def test_pbs_is_asked_also_where_no_path_has_its_programs(status, said, word, tm
     assert (done.returncode, done.stdout.strip()) == word
 
 
-def test_slurm_is_asked_for_the_newest_record_of_a_job_that_lost_a_node(tmp_path):
+def test_slurm_is_queried_for_the_newest_record_of_a_job_that_lost_a_node(tmp_path):
     for name, text in {
         "squeue": "echo 'Invalid job id specified' >&2; exit 1",
         "sacct": "printf 'RESIZING\\nFAILED\\n'",

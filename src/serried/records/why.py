@@ -123,7 +123,7 @@ _OF_NODES = frozenset({Reason.CHECK_FAILED, Reason.PEER_LOST, Reason.NCCL, Reaso
 _OF_NODES |= {Reason.NODE_LOST, Reason.SHARED_MEMORY, Reason.CUDA}
 """Ends whose cause may be a node, or the network between nodes."""
 _TIMED_OUT = re.compile(r"(?i)\btime(?:d |-)?out\b")
-"""Of a collective, a store or a connection."""
+"""The timeout of a collective, a store or a connection."""
 
 
 def _with_checks(explained: Explanation) -> Explanation:

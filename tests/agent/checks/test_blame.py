@@ -18,7 +18,7 @@ def test_one_direction_between_two_nodes_is_a_matter_of_both():
     assert blame({(3, 1)}, PAIRS) == Blame(pairs=((3, 1),))
 
 
-def test_nobody_is_to_blame_for_what_more_than_half_of_the_nodes_have():
+def test_no_node_is_blamed_for_a_fault_of_more_than_half_of_them():
     assert blame(PAIRS, PAIRS) == Blame(pairs=tuple(sorted(PAIRS)))
 
 

@@ -130,7 +130,7 @@ def test_a_peer_that_accepts_and_does_not_answer_is_a_note():
     assert odd(judged(3, outcomes=dict.fromkeys(into(2, 3), facts.SILENT))) == [("connections", NOTE, ("n3",))]
 
 
-def test_a_bridge_that_each_node_has_for_itself_is_nothing():
+def test_a_bridge_that_each_node_has_for_itself_is_not_reported():
     bridge = Address("docker0", "172.17.0.1", "255.255.0.0", 1500)
     changes = {i: {"addresses": (ethernet(i), bridge)} for i in range(3)}
     others = {pair: {"172.17.0.1": facts.OTHER, f"10.0.0.{pair[1] + 1}": OK_} for pair in all_pairs(3)}
@@ -325,7 +325,7 @@ def test_a_sick_gpu_is_named_with_its_node(change, name, level, seen):
     assert [it.seen for it in findings if it.level == level] == [seen]
 
 
-def test_memory_that_the_ranks_hold_themselves_is_nothing():
+def test_memory_that_the_ranks_hold_themselves_is_not_reported():
     assert odd(judged(3, **GPUS, changes=with_gpus(3, used=139 * GIB, others=1, is_used_by_us=True))) == []
 
 
@@ -347,7 +347,7 @@ def test_a_node_without_facts_is_not_tested_and_blames_nobody():
     assert {it.level for it in judge.findings(job, [], [])} == {NOT_TESTED}
 
 
-def test_a_refusal_by_a_node_that_did_not_report_is_nothing():
+def test_a_refusal_by_a_node_that_did_not_report_is_not_a_finding():
     seen = [a_node(index) for index in range(3)]
     peers = [PeerFacts(index, (0, 1, 2), (PeerResult(2, {"10.0.0.3": REFUSED}),)) for index in range(2)]
     findings = judge.findings(CheckedJob(["n1", "n2", "n3"], 1, 0, meets=True), seen, peers)

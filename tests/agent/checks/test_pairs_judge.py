@@ -248,7 +248,7 @@ def test_a_node_whose_device_fails_is_named_with_what_happened(results, seen):
     assert (found.id, found.seen, found.hosts) == ("matrix-product", seen, ("n1",))
 
 
-def test_a_disk_without_an_answer_is_no_problem_and_an_error_is():
+def test_a_disk_that_does_not_answer_is_a_note_and_an_error_is_a_problem():
     for results, level in (
         ([ProbeResult(BEGUN, "root-bandwidth")], "note"),
         ([ProbeResult(MEASURED, "root-bandwidth", problem="OSError: no space left")], "problem"),
@@ -280,7 +280,7 @@ def test_a_program_that_does_not_start_is_reported_with_its_last_lines():
     assert (found.seen, found.hosts) == ("the ranks' Python did not start, no python in PATH", ("n1",))
 
 
-def test_the_time_of_a_container_is_that_until_python_runs_in_it():
+def test_the_start_of_a_container_takes_until_python_runs_in_it():
     seen = ProbeMeasurements(2, 1)
     seen.rounds.append(ProbeRound(DEVICES, [[0], [1]]))
     for node, seconds in enumerate((0.5, 40.0)):

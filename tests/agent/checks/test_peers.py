@@ -92,7 +92,7 @@ def test_a_port_that_drops_packets_times_out():
         each.close()
 
 
-def test_a_program_that_is_no_worker_of_this_attempt_is_another(listener, monkeypatch):
+def test_a_program_that_is_not_a_worker_of_this_attempt_is_reported_as_another(listener, monkeypatch):
     monkeypatch.setattr(peers, "TRIES_SECONDS", (60.0,))
     assert outcomes(connect(server(2, OTHER_KEY))) == [{LOOPBACK: facts.OTHER}]
     assert outcomes(connect(server(3)._replace(node=2))) == [{LOOPBACK: facts.OTHER}]

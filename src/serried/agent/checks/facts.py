@@ -143,7 +143,7 @@ class PeerFacts(NamedTuple):
     tested: Tuple[int, ...] = ()
     results: Tuple[PeerResult, ...] = ()
     offset: Optional[float] = None
-    """Seconds by which this node's clock is ahead of that of node 0; None if unknown."""
+    """Seconds by which this node's clock is ahead of node 0's; None if unknown."""
     trip: float = 0.0
     """The round trip in which that was measured."""
     rendezvous: str = ""

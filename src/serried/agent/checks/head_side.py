@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from serried.schema.checks import Finding
 
 NODES_SECONDS = 20.0
-"""For the facts of all nodes, and then as long for those of their connections."""
+"""The limit for the facts of all nodes, and then for the facts of their connections."""
 MOST_PEERS = 63
 """How many others a node of a larger job connects to."""
 
@@ -130,7 +130,7 @@ class CheckCoordinator:
 
 
 def peers_of(index: int, nodes: List[int]) -> List[int]:
-    """The peers of node `index`: of many, its neighbours on both sides, so that pairs test both directions."""
+    """The peers of node `index`. Among many nodes, its neighbours on both sides: so pairs test both directions."""
     others = [node for node in nodes if node != index]
     if len(others) <= MOST_PEERS or index not in nodes:
         return others[:MOST_PEERS]

@@ -558,7 +558,7 @@ def shorten(parts: List[str]) -> List[str]:
 
 
 def one_per_level(found: List[Finding]) -> List[Finding]:
-    """Those of one level together, in the words of all and with the fix of the first."""
+    """Merge the findings of each level: the words of all, and the fix of the first."""
     merged = []
     for level in dict.fromkeys(it.level for it in found):
         same = [it for it in found if it.level == level]

@@ -27,7 +27,7 @@ DEVICES_SECONDS, REDUCE_SECONDS = 45.0, 26.0
 TORCH_SECONDS = 20.0
 """The limit of one operation of torch.distributed."""
 LEAST_SECONDS = 5.0
-"""A round that cannot have so long is left out."""
+"""A round is skipped if less time is left."""
 
 
 def rounds(seen: ProbeMeasurements) -> Iterator[ProbeRound]:
@@ -48,7 +48,7 @@ def rounds(seen: ProbeMeasurements) -> Iterator[ProbeRound]:
 
 
 def turns(nodes: Sequence[int]) -> List[List[List[int]]]:
-    """Neighbours; of an odd number, the last node with the first in an extra turn."""
+    """Neighbours. If the number is odd, an extra turn has the last node with the first."""
     pairs = [[nodes[at], nodes[at + 1]] for at in range(0, len(nodes) - 1, 2)]
     extra = [[nodes[0], nodes[-1]]] if pairs and len(nodes) % 2 else []
     return [turn for turn in (pairs, extra) if turn]

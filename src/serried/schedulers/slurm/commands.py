@@ -455,7 +455,7 @@ class Slurm(CommandScheduler):
         return ("srun", "--quiet", name, *size, *where, *_queue(asked), "--export=ALL", *words)
 
     def excluding(self, plan: Plan) -> tuple[str, ...]:
-        """It replaces the list of the submission, whose nodes stay excluded."""
+        """The command replaces the list of the submission, and repeats its nodes."""
         words = ["", *(plan.script.options if plan.script else ()), *plan.allocation.extra, ""]
         excluded = re.findall("\0(?:--exclude[=\0]|-x\0?)([^\0]+)", "\0".join(words))
         hosts = ",".join([*excluded[-1:], successor_commands.HOSTS])
