@@ -120,3 +120,9 @@ def test_steps_that_a_resumed_program_prints_again_count_once(logs, expected, tm
         (tmp_path / str(number)).write_text(text)
     paths = [tmp_path / str(number) for number in range(len(logs))]
     assert printed_metric.values(r"stdout:(?:(?P<step>\d+) )?acc=(.*)", "acc", paths, tmp_path) == expected
+
+
+def test_a_round_takes_back_what_it_repeats(tmp_path):
+    log = tmp_path / "rank-0.log"
+    log.write_text("1 acc=1\n2 acc=2\n3 acc=3\nserried: round 2\n2 acc=20\n3 acc=30\n4 acc=40\n")
+    assert printed_metric.values(r"stdout:(?P<step>\d+) acc=(.*)", "acc", [log], tmp_path) == [1, 20, 30, 40]

@@ -14,6 +14,7 @@ each of its states is a line here.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from serried.base.files import open_regular, read_bytes
+from serried.schema import names
 
 STDOUT, FILE = "stdout", "file"
 STEP, TOTAL = "step", "total"
@@ -79,8 +81,8 @@ def has(source: str, name: str, metric: str) -> bool:
 def values(source: str, name: str, logs: Iterable[Path], results: Path) -> List[float]:
     """All reported values in their order; a JSON file has only the present one. `logs`: the oldest first.
 
-    With a group `step`, a log whose steps begin before the end of those in the logs before it takes the values of
-    the repeated steps back. Steps that begin again within a log, with each epoch say, tell no such thing.
+    With a group `step`, a log, or a round in it, whose steps begin before the end of those before it takes the values
+    of the repeated steps back. Steps that begin again within a round, with each epoch say, tell no such thing.
     """
     rest = source.partition(":")[2]
     if is_file(source):
@@ -90,11 +92,23 @@ def values(source: str, name: str, logs: Iterable[Path], results: Path) -> List[
     found: List[Tuple[Optional[float], float]] = []
     for log in logs:
         with contextlib.suppress(OSError), open_regular(log) as file:
-            reported = list(pattern.reports(file))
-            if reported and _is_increasing(found) and _is_increasing(reported):
-                found = [(step, value) for step, value in found if step < reported[0][0]]  # type: ignore[operator]
-            found += reported
+            for lines in _rounds_in(file):
+                reported = list(pattern.reports(lines))
+                if reported and _is_increasing(found) and _is_increasing(reported):
+                    found = [(step, value) for step, value in found if step < reported[0][0]]  # type: ignore[operator]
+                found += reported
     return [value for _, value in found]
+
+
+def _rounds_in(lines: Iterable[bytes]) -> Iterator[Iterator[bytes]]:
+    number, sign = 1, names.ROUND_BEGINS.encode()
+
+    def round_of(line: bytes) -> int:
+        nonlocal number
+        number += sign in line
+        return number
+
+    return (its_lines for _, its_lines in itertools.groupby(lines, round_of))
 
 
 def _is_increasing(reports: List[Tuple[Optional[float], float]]) -> bool:
