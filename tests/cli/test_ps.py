@@ -80,7 +80,7 @@ def test_a_completed_run_says_that_it_recovered(serried, make):
     why = "every rank exited with status 0"
     recovered = {"code": "recovered", "message": "recovered twice: rank 1 on n2 was killed by signal 9 (2 times)"}
     make().ending(conditions=[{"code": "completed", "message": why}, recovered])
-    assert serried("ps").out.splitlines()[1].endswith("  49m ago  recovered twice")
+    assert serried("ps").out.splitlines()[1].endswith(f"  49m ago  {recovered['message']}")
 
 
 def test_80_columns_show_a_cause_and_100_the_job(serried, make, terminal, monkeypatch):

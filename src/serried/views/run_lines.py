@@ -170,9 +170,8 @@ def note_of(status: RunStatus, now: float) -> Cell:
     elif status.has_ended and (kept := status.record.end) and not all(one.is_lost for one in kept.missing):
         shorter = [f"serried fetch {status.record.id}"]
         parts.append(f"files missing: {shorter[0]}")
-    recovered = (each.message for each in status.verdict.conditions if each.code == Reason.RECOVERED)
-    # A success must not hide a bad node.
-    parts += [message.partition(":")[0] for message in recovered if message not in "".join(parts)]
+    if status.has_ended:  # a success must not hide a bad node
+        parts += [each.message for each in status.verdict.conditions if each.code == Reason.RECOVERED]
     if status.verdict.stale is not None:
         ends.append(f"as of {ago(now - status.verdict.stale)}")
     style = "quiet" if status.state in (names.COMPLETED, names.CANCELLED) else None
