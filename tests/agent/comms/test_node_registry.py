@@ -70,3 +70,15 @@ def test_a_stop_is_told_once_for_each_reason_unless_it_brings_the_kill_forward()
 
     assert told == [True, *[False] * 100, True, True]
     assert [(word["reason"], word["grace"]) for word in heard] == [("failure", 9.0), ("lost", 9.0), ("lost", 2.0)]
+
+
+def test_the_silence_of_a_round_does_not_count_in_the_next(monkeypatch):
+    agent = SimpleNamespace(is_done=False, is_held=True, running=[0, 1], quiet_seconds=99.0)
+    monkeypatch.setattr(NodeRegistry, "__iter__", lambda _: iter([agent]))
+    members = NodeRegistry(Loop(), 1, ["n1"], SimpleNamespace())
+    members.stop_accepting()
+    assert members.silent_ranks(60.0) == [0, 1]
+
+    members.release()
+
+    assert (members.silent_ranks(60.0), agent.is_held) == ([], False)
