@@ -6,12 +6,14 @@ import contextlib
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from building import RunOnDisk
 from command_line import here
 from serried.base.errors import RunFailed
+from serried.cli import doctor
 from serried.doctor import nodes
 from serried.records.status import status
 from serried.schema.checks import OF_NODES, OK, PROBLEM, Finding
@@ -56,6 +58,7 @@ def test_without_a_project_its_ranks_start_beside_the_runs(tmp_path):
         (("--dry-run",), "`--dry-run` is for a check of nodes"),
         (("--like", "last", "--nodes", "2"), "`--like` and `--nodes` are mutually exclusive"),
         (("--nodes", "2"), "this machine is one node"),
+        (("--like", ""), "unknown run: ``"),
     ],
 )
 def test_options_that_mean_nothing_here_are_refused(words, message):
@@ -132,6 +135,17 @@ def test_a_ticket_says_where_and_when_what_was_seen_in_plain_sentences(tmp_path,
         "",
         "The other checks: names (ok).",
     ]
+
+
+def test_what_a_node_said_cannot_move_the_cursor_of_a_terminal(tmp_path, monkeypatch, capsys):
+    said = MTU._replace(seen="torch 2.1\x1b[2J on n2")
+    done = checkup(tmp_path, said, state="LAUNCH_FAILED", exit_code=70, cause="check-failed")
+    monkeypatch.setattr(nodes, "checkup", lambda *_: done)
+    for as_ticket, line in ((True, "Check `mtu` on n2: torch 2.1\\x1b[2J on n2."), (False, r"torch 2.1\x1b[2J on n2")):
+        with pytest.raises(SystemExit):
+            doctor._check_nodes(SimpleNamespace(notes=(), warnings=()), as_json=False, as_ticket=as_ticket)
+        printed = capsys.readouterr().out
+        assert (line in printed, "\x1b" in printed) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ from serried.base.text import counted
 from serried.cli import options, run_view
 from serried.doctor.checks import findings
 from serried.doctor.machine import Machine
+from serried.records.record import records_directory
 from serried.schema.checks import NOTE, PROBLEM, Finding
 from serried.views import console
-from serried.views.text import pad
+from serried.views.text import pad, printable
 
 if TYPE_CHECKING:
     from serried.submission.deliver import Prepared
@@ -52,9 +53,9 @@ def command(
     serried doctor --like last --ticket
     """
     given = [name for name, value in values.items() if value not in (None, (), False)]
-    if like and given:
+    if like is not None and given:
         run_view.exclude("--like", "RUN has its resources and environment", **{name: values[name] for name in given})
-    if like or given:
+    if like is not None or given:
         with options.progress(dry_run=dry_run) as observe:
             prepared = _prepared(like, cluster, values, is_sent=not dry_run, observe=observe)
         if dry_run:
@@ -115,12 +116,13 @@ def _check_nodes(prepared: Prepared, *, as_json: bool, as_ticket: bool) -> None:
         with console.status_line("submitting") as line:
             done = nodes.checkup(prepared, line.update)
     except KeyboardInterrupt:
-        console.note(f"stopped run {prepared.plan.run}")
+        if (records_directory() / prepared.plan.run).exists():  # else it had no job yet
+            console.note(f"stopped run {prepared.plan.run}")
         raise
     run, found = done.status.id, done.findings
     problem = next((one for one in found if one.level == PROBLEM), None)
     if as_ticket and problem:
-        console.out("\n".join(nodes.ticket(done)))
+        console.out("\n".join(map(printable, nodes.ticket(done))))
     try:
         done.check()
     except RunFailed:
