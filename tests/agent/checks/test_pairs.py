@@ -82,6 +82,19 @@ def test_a_node_where_torch_hangs_is_named_and_what_needs_no_torch_is_measured(w
     assert run.ending[2:] == ("check-failed", "fake2: check `import-time`: no answer within 10 s")
 
 
+@pytest.mark.parametrize(
+    ("end", "seen"),
+    [
+        ("sys.exit(3)", "SystemExit: 3"),
+        ("os.kill(os.getpid(), 11)", "the program died: Fatal Python error: Segmentation fault"),
+    ],
+)
+def test_torch_that_ends_its_program_is_named_with_how_it_ended(with_torch, end, seen):
+    program = f"is_faulty and {end}; raise ModuleNotFoundError('no torch', name='torch')"
+    run = with_torch(program, nodes=2)
+    assert run.ending[2:] == ("check-failed", f"fake2: check `import-time`: {seen}")
+
+
 def test_a_node_that_computes_wrong_values_is_named(with_torch):
     run = with_torch(f"{REAL}; torch.equal = torch.equal if not is_faulty else lambda *_: False", nodes=2)
     assert problems(run) == [("matrix-product", ("fake2",))]

@@ -205,6 +205,7 @@ PRODUCT = ProbeResult(MEASURED, "matrix-product")
 WRONG = "a wrong result: the checksum is +3 off"
 HUNG = ProbeResult(MEASURED, "import-time", seconds=35.0, has_hung=True)
 ABSENT = ProbeResult(MEASURED, "import-time", is_absent=True, problem="ModuleNotFoundError: No module named 'torch'")
+BROKEN = ProbeResult(MEASURED, "import-time", problem="ImportError: libcudart.so.12: cannot open shared object file")
 LATE = IMPORTED._replace(seconds=20.0)
 SLOW = IMPORTED._replace(seconds=30.0)
 
@@ -217,6 +218,9 @@ SLOW = IMPORTED._replace(seconds=30.0)
         # The others were about as slow.
         ([LATE, LATE, HUNG], [("import-time", "note", ("n2",)), ("import-time", "ok", ())]),
         ([IMPORTED, ABSENT, IMPORTED], [("import-time", "problem", ("n1",)), ("import-time", "ok", ())]),
+        ([IMPORTED, BROKEN, IMPORTED], [("import-time", "problem", ("n1",)), ("import-time", "ok", ())]),
+        # The ranks may need no torch.
+        ([BROKEN, BROKEN, BROKEN], [("import-time", "note", ())]),
         ([ABSENT, ABSENT, ABSENT], [("import-time", "not tested", ())]),
         ([IMPORTED, IMPORTED, SLOW], [("import-time", "note", ("n2",))]),
     ],

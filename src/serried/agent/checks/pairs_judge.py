@@ -167,7 +167,7 @@ def _judge_start(hosts: Sequence[str], seen: ProbeMeasurements, *, has_container
         if len(own) < seen.ranks
     }
     may_be_slow = len(absent) == seen.nodes and not any(seen.of(0, node, EXITED) for node in absent)
-    found = _as_findings(IMPORT, hosts, absent, seen, may_be_slow=may_be_slow)
+    found = _as_findings(IMPORT, hosts, absent, seen, is_note=may_be_slow)
     seconds = {node: max(result.seconds for result in own) for node, own in starts.items() if own}
     return [*found, *_slowest("container", hosts, seconds, "started")] if has_container else found
 
@@ -215,18 +215,20 @@ def _failures(check: str, hosts: Sequence[str], seen: ProbeMeasurements) -> List
     # If other nodes need long, too, this one may only be slow.
     imports = [result.seconds for own in seen.devices(IMPORT).values() for result in own if not result.has_hung]
     is_slow = check in (ROOT, DISK) or SLOW_FACTOR * statistics.median_low(imports or [IMPORT_SECONDS]) > IMPORT_SECONDS
-    may_be_slow = slow == len(troubles) and is_slow
-    return _as_findings(check, hosts, troubles, seen, may_be_slow=may_be_slow)
+    # A program that uses no torch runs all the same, so only nodes that differ are a problem.
+    is_everywhere = check == IMPORT and len(troubles) == seen.nodes
+    is_note = is_everywhere or (slow == len(troubles) and is_slow)
+    return _as_findings(check, hosts, troubles, seen, is_note=is_note)
 
 
 def _as_findings(
-    check: str, hosts: Sequence[str], troubles: Mapping[int, str], seen: ProbeMeasurements, *, may_be_slow: bool
+    check: str, hosts: Sequence[str], troubles: Mapping[int, str], seen: ProbeMeasurements, *, is_note: bool
 ) -> List[Finding]:
     if not troubles:
         return []
     named = () if len(troubles) == seen.nodes > 1 else _names(hosts, troubles)
     what = f"{'' if named else 'on each node, '}{troubles[min(troubles)]}"
-    return [Finding(check, NOTE if may_be_slow else PROBLEM, what, EXCLUDE if named and not may_be_slow else "", named)]
+    return [Finding(check, NOTE if is_note else PROBLEM, what, EXCLUDE if named and not is_note else "", named)]
 
 
 def compare(check: str, hosts: Sequence[str], first: Mapping[int, float], second: Mapping[int, float]) -> List[Finding]:

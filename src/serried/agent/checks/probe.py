@@ -117,7 +117,7 @@ def _check(
     def run() -> None:
         try:
             result = check()
-        except Exception as error:  # noqa: BLE001 - whatever a driver or a library raises is a fact about this node
+        except BaseException as error:  # noqa: BLE001 - whatever a library raises is a fact, also SystemExit
             result = ProbeResult(MEASURED, problem=_first_line(error))
         done.append(result)
 
@@ -129,7 +129,7 @@ def _check(
     return result
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:300]
 
 

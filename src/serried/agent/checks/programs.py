@@ -26,6 +26,8 @@ from serried.schema.events import ToHead
 PORTS = 6
 """Reserved on each node for the stores of its groups: one for each round."""
 LAST_LINES = 5
+FATAL = "Fatal Python error"
+"""The first words of the handler of faults. The stack that follows is that of the probe."""
 NCCL_DIAGNOSIS = "NCCL DIAG"
 FIND_PYTHON = (
     'for it in python python3; do command -v $it >/dev/null && exec $it "$@"; done; '
@@ -150,7 +152,8 @@ class _Program:
             result = from_json(ProbeResult, json.loads(line)["serried"])
         except (ValueError, KeyError, TypeError):
             text = line.decode("utf-8", "replace").strip()
-            self._said = [*self._said, text][-LAST_LINES:] if text else self._said
+            if text and not "".join(self._said[-1:]).startswith(FATAL):
+                self._said = [*self._said, text][-LAST_LINES:]
             return [ProbeResult(MEASURED, "nccl", problem=text[:300])] if NCCL_DIAGNOSIS in text else []
         if result.kind == STARTED:
             return [result._replace(seconds=round(time.monotonic() - self._started, 3))]
