@@ -7,6 +7,7 @@ from typing import Callable, Optional
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
+from serried.agent.comms.channel import sign
 from serried.agent.helper_process import HelperProcess
 from serried.agent.loop import Loop
 from serried.agent.node_disk.folder import Folder
@@ -43,7 +44,7 @@ class NodeChecks:
                 "do": ToHelper.CHECK,
                 "node": self._index,
                 "nodes": attempt.nodes,
-                "key": key.hex(),
+                "key": sign(key, "checks"),  # a greeting that was recorded here opens no other port
                 "master": master,
                 "disk": str(self._folder.path),
                 "root": str(attempt.run.path),
