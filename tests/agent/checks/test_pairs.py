@@ -107,5 +107,5 @@ def test_a_node_that_cannot_reach_others_is_named(with_torch):
 
 
 def test_a_slow_node_is_named(with_torch):
-    slow = "one = torch.Tensor.__matmul__; torch.Tensor.__matmul__ = lambda a, b: (time.sleep(0.05), one(a, b))[1]"
+    slow = "one = torch.Tensor.__matmul__; torch.Tensor.__matmul__ = lambda a, b: [one(a, b) for _ in range(5)][0]"
     assert problems(with_torch(f"{REAL}\nif is_faulty: {slow}", nodes=3)) == [("matrix-product", ("fake2",))]
