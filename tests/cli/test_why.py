@@ -65,6 +65,14 @@ def test_the_node_that_was_lost_is_the_one_to_leave_out(serried, make):
     assert "on Slurm: --set 'resources.extra=[\"--exclude=n2\"]'\n" in said
 
 
+@pytest.mark.parametrize(("blamed", "step"), [(["n2", "n4"], "--exclude=n2,n4"), ([], "")])
+def test_only_nodes_that_a_check_blames_are_to_be_excluded(serried, make, blamed, step):
+    failed = {"code": "check-failed", "message": "check `mtu`: 1300", "nodes": blamed}
+    make().ending("LAUNCH_FAILED", exit_code=70, cause="check-failed", message="check `mtu`: 1300", conditions=[failed])
+    said = serried("why", "last").out
+    assert ("--exclude" in said, step in said) == (bool(step), True)
+
+
 @pytest.mark.parametrize(
     ("ending", "shown"),
     [

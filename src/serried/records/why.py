@@ -305,14 +305,15 @@ def _ended(status: RunStatus) -> Explanation:
     # The node that was lost; the first one if the end does not name it.
     of_node = (Reason.NODE_LOST, Reason.CHECK_FAILED)
     lost = (condition.nodes for condition in status.verdict.conditions if condition.code in of_node)
-    hosts = next(filter(None, lost), status.node_names) or ("NODE",)
+    blamed = next(filter(None, lost), ())
+    hosts = blamed or status.node_names or ("NODE",)
     limit = summary.time_seconds if summary else None
     command = "run" if facts.is_here else "submit"
     filled = {
         "run": status.id,
         "rerun": f"serried rerun {status.id}",
         "rank": rank_option(failure),
-        "host": failure.host if failure else hosts[0],
+        "host": failure.host if failure else ",".join(blamed) or hosts[0],
         "attempt": status.attempt or 1,
         "command": command,
         "time": show_duration(2 * limit) if limit else "4h",
@@ -324,6 +325,8 @@ def _ended(status: RunStatus) -> Explanation:
         "all": " --all" if status.task is None and summary and (summary.tasks or 1) > 1 else "",
     }
     steps = advice.steps
+    if reason is Reason.CHECK_FAILED and not blamed:
+        steps = tuple(step for step in steps if "{host}" not in step)
     if plan is not None and _draws_from_service(plan):  # none of its trials can be repeated
         steps = tuple(step for step in steps if "{here}" not in step and "{rerun}" not in step)
     elif not any("{rerun}" in step or "{checkpoint_path}" in step for step in steps):
