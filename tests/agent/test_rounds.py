@@ -132,7 +132,7 @@ STUBBORN = f"{COUNT}\n[ $RANK = 1 ] && kill -9 $$\ntrap '' TERM\nwhile :; do sle
 
 def test_a_term_on_one_node_while_ranks_end_is_the_end_of_the_run(start, wait_until):
     run = start(STUBBORN, nodes=2, ranks=1, limit={"rounds": 3, "grace_seconds": 4})
-    wait_until(lambda: run.events("stopping"))
+    wait_until(lambda: "stopping" in run.place.attempt(1).node_events(1).read_text())
 
     os.kill(run.pid_of("node", FAKE_NODE="1"), signal.SIGTERM)
 
