@@ -264,6 +264,12 @@ def test_a_node_that_does_not_see_the_run_directory_is_named():
     assert odd(judged(3, changes=silent)) == [("root-visible", NOTE, ("n2",))]
 
 
+def test_the_only_node_of_a_job_is_named_and_of_all_nodes_none():
+    full = {"disk": Space(100 * GIB, 0)}
+    assert odd(judged(1, changes={0: full})) == [("disk", PROBLEM, ("n1",))]
+    assert odd(judged(2, changes={0: full, 1: full})) == [("disk", PROBLEM, ())]
+
+
 MLX = (Port("mlx5_0/1", "ACTIVE", "200 Gb/sec (4X HDR)"),)
 DOWN = (Port("mlx5_0/1", "DOWN", "10 Gb/sec (4X)"),)
 LITTLE = {"memlock": 65536}
