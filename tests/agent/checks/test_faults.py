@@ -10,6 +10,7 @@ import pytest
 
 import preflight_faults as faults
 from node_spaces import Fault
+from serried import schedulers
 from serried.schema.checks import PROBLEM
 
 COUNT = 3
@@ -19,7 +20,8 @@ pytestmark = pytest.mark.runs
 
 
 @pytest.fixture(autouse=True)
-def _namespaces():
+def _namespaces(monkeypatch):
+    monkeypatch.setattr(schedulers, "NAMES", schedulers.NAMES)  # an attempt registers one
     words = ["unshare", "--net", "--mount", "--uts", "ip", "link", "add", "name", "lan", "type", "bridge"]
     needed = ("unshare", "nsenter", "ip", "nft")
     missing = [name for name in needed if shutil.which(name) is None]

@@ -14,6 +14,7 @@ def test_the_head_states_from_which_node_an_entry_is(monkeypatch):
     head, logged = Head.__new__(Head), []
     monkeypatch.setattr(head, "log_event", lambda event, **facts: logged.append((event, facts)), raising=False)
     monkeypatch.setattr(head, "_finish_if_done", lambda: None, raising=False)
+    monkeypatch.setattr(head, "_rounds", None, raising=False)
     told = {"event": ToHead.DONE, **facts_of(NodeEnded((), 7, "elsewhere", swept=0))}
     head._on_event(SimpleNamespace(index=0, host="n1", is_done=False), told)
     assert logged == [("node-ended", {"exits": [], "node": 0, "host": "n1", "swept": 0})]
