@@ -49,7 +49,7 @@ class NodeChecks:
                 "disk": str(self._folder.path),
                 "root": str(attempt.run.path),
                 "claim": str(attempt.files.claim),
-                "command": "" if plan.container else " ".join(plan.command[:1]) or "python",
+                "command": "" if plan.container or attempt.is_script else " ".join(plan.command[:1]) or "python",
                 "workdir": str(attempt.workdir),
                 "variables": dict(plan.environment.env),
                 "chosen": {name: variables[name] for name in IFNAMES if variables.get(name)},
