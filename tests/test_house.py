@@ -331,7 +331,7 @@ def test_only_the_shell_starts_processes_on_the_submitting_side(path: Path):
     assert by_import | by_os == set()
 
 
-MOST_LINES, MOST_MODULES = 86_426, 322
+MOST_LINES, MOST_MODULES = 86423, 322
 """Of `src`. Every reader, every start of an agent and every run of the tests pays for them: these only fall."""
 MOST_LINES_OF_TESTS = 76_831
 MOST_IN_A_FOLDER = 15

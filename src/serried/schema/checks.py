@@ -12,7 +12,7 @@ from serried.base import NamedTuple
 OK, NOTE, PROBLEM, NOT_TESTED = "ok", "note", "problem", "not tested"
 """A problem makes something fail. A note may be harmless. A finding `not tested` says what a test would need."""
 BAD_SHARE, LOW_SHARE = 0.70, 0.85
-"""A figure below these shares of the job's median, or of the profile's figure, is a problem or a note."""
+"""A figure below these shares of the job's median is a problem or a note."""
 
 OF_MACHINE = {
     "python": "Serried needs Python 3.11 here, and 3.9 on nodes and on login nodes that a laptop uses.",

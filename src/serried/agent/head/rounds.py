@@ -90,8 +90,6 @@ class Rounds:
         self._failures: List[RoundFailure] = []
         self._ended: Dict[int, NodeEnded] = {}
         """Of the nodes that hold, after their ranks have ended."""
-        self.number = 1
-        """Of this round, from 1."""
 
     def on_ended(self, agent: NodeAgent, ended: NodeEnded) -> bool:
         """The ranks of a node have ended. Returns whether those of all nodes have."""
@@ -110,9 +108,8 @@ class Rounds:
             system.log(f"no further round: {because}")
             return None
         self._failures.append(failure)
-        self.number += 1
         own = {name: value for name, value in failure._asdict().items() if name in RoundBegun._fields and name != "t"}
-        return RoundBegun(**own, round=self.number, resume=self._attempt.newest_checkpoint or None)
+        return RoundBegun(**own, round=len(self._failures) + 1, resume=self._attempt.newest_checkpoint or None)
 
     def _failure(self, reason: Reason, ends: Sequence[NodeEnded]) -> Optional[RoundFailure]:
         from serried.agent.attempts import finalize
