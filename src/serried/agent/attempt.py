@@ -91,6 +91,11 @@ class Attempt:
         return self.plan.allocation.nodes
 
     @property
+    def agents(self) -> int:
+        """The nodes of the job, with the spare ones: each has an agent."""
+        return self.nodes + self.plan.allocation.spare_nodes
+
+    @property
     def ranks(self) -> int:
         """Ranks per node. A script counts as one rank, whatever ranks it starts."""
         return 1 if self.is_script else self.plan.allocation.ranks

@@ -477,6 +477,8 @@ class Allocation(NamedTuple):
     """Further options for the scheduler's submit command, unchanged."""
     hosts: tuple[str, ...] = ()
     """The nodes that the job must have; empty for any."""
+    spare_nodes: int = 0
+    """Further nodes of the job, in addition to `nodes`: each takes the place of a lost one."""
 
 
 class Source(NamedTuple):
