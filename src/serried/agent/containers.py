@@ -318,9 +318,6 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-# The folders of the host.
-
-
 def covering(paths: Iterable[str], users: Sequence[Bind]) -> List[Bind]:
     """Binds that make `paths` the same inside and outside, and the user's, which may lie below them.
 

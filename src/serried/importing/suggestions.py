@@ -185,8 +185,6 @@ class ReadScript:
         name = re.escape(self.name)
         return re.search(rf"\$\{{?(?:0|BASH_SOURCE)\b|\bCommand=|(?:^|[\s/\"']){name}(?:$|[\s\"'])", words) is not None
 
-    # What there is to suggest
-
     def _every(self, name: str) -> Iterator[_Found]:
         for command in self.simple:
             for words in self._programs[command]:
@@ -330,8 +328,6 @@ class ReadScript:
             launch = next((f"--launch {kind} " for kind in _KINDS if kind in self.text), "")
             typed = f"serried submit {launch}-- python train.py"
             yield _Found("rendezvous", command, sentence, typed=typed, replaces=False)
-
-    # What to delete
 
     def _joined(self, group: list[_Found]) -> Suggestion:
         """One suggestion with the values of all commands."""

@@ -81,9 +81,6 @@ def escaped(text: str) -> str:
     return re.sub(PLACEHOLDER, r"{\g<0>}", text)
 
 
-# Values in place of placeholders.
-
-
 def fill(word: str, values: Mapping[str, str]) -> str:
     """Replace `{name}` by its value and `{{name}}` by `{name}`; every other brace stays."""
     return re.sub(PLACEHOLDER, lambda match: _value(match, values), word)
@@ -183,8 +180,6 @@ def _quotes(text: str) -> Dict[int, str]:
             at += 1
     return quotes
 
-
-# The parameters of a trial.
 
 ARGUMENTS = ("args", "args_no_hyphens", "args_hydra", "args_no_boolean_flags")
 """Words in braces for all parameters of a trial: `--lr=0.1`; `lr=0.1`; overrides; `--flag` in place of `--flag=True`.

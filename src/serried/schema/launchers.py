@@ -28,8 +28,6 @@ class NoLaunchError(Exception):
     """The line starts no ranks: `srun --help`, `accelerate config`."""
 
 
-# Options.
-
 GETOPT, ARGPARSE, MPI = "getopt", "argparse", "mpi"
 """How a launcher reads its options.
 
@@ -149,8 +147,6 @@ def _admit(syntax: Syntax, name: str, word: str) -> None:
     if name not in syntax.known:
         raise NotUnderstoodError(f"unknown option `{word}`")
 
-
-# Lines.
 
 OPEN_MPI_NAMES = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 LAUNCHERS = ("srun", "torchrun", *OPEN_MPI_NAMES, "horovodrun", "accelerate", "deepspeed", "pbsdsh", "pbs_tmrsh")

@@ -118,8 +118,6 @@ def number_of(token: str) -> int:
     return int(token.rpartition("-")[2])
 
 
-# States.
-
 COMPLETING = "COMPLETING"
 """The job has ended. Some of its processes or nodes may still be busy, and its end is not yet known."""
 

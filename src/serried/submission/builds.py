@@ -341,8 +341,6 @@ def remove(prefix: Path) -> None:
         prefix.with_name(prefix.name + suffix).unlink(missing_ok=True)
 
 
-# The environment of ranks, from a file that lists its packages.
-
 ENVIRONMENT_FORMAT = 1
 """Part of every hash: raised when the same inputs have to give another build."""
 SOURCES = {

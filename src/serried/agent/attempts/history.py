@@ -72,9 +72,6 @@ def is_past_limit(attempt: Attempt) -> bool:
     return end is not None and time.time() >= end
 
 
-# Requests.
-
-
 class StacksRequest(NamedTuple):
     id: str
     ranks: Optional[List[int]]

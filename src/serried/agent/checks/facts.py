@@ -150,9 +150,6 @@ class PeerFacts(NamedTuple):
     """The outcome at the port where ranks will meet; empty if not tested."""
 
 
-# Networks.
-
-
 def addresses() -> Tuple[Address, ...]:
     """The IPv4 addresses of all interfaces that are up, the loopback too."""
     import array
@@ -207,9 +204,6 @@ def offered(facts: NodeFacts) -> List[str]:
     own = [it.ip for it in facts.addresses if not it.ip.startswith("127.")]
     libraries = [*gloo_addresses(facts)[:1], *(nccl_addresses(facts)[:1] if facts.gpus else ())]
     return list(dict.fromkeys([*own[:8], *facts.own_name[:1], *libraries]))
-
-
-# This node.
 
 
 def space(path: str) -> Space:

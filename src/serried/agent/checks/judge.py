@@ -107,8 +107,6 @@ class FactJudge:
         self.unusual = {pair: self.outcome(pair, offered[pair[1]]) for pair in self.tested & self.results.keys()}
         """By pair: the best outcome at any address, where not every address is fine."""
 
-    # Words.
-
     def host(self, node: int) -> str:
         return self.job.hosts[node] if node < len(self.job.hosts) else f"node {node}"
 
@@ -168,8 +166,6 @@ class FactJudge:
         may_tell = len(named) <= max(2, len(self.job.hosts) // 2)
         level, seen = PROBLEM if self.job.meets else NOTE, f"{', '.join(shorten(parts))}: {why}"
         return Finding(id_, level, seen, fix, self.hosts(named) if may_tell else ())
-
-    # The network.
 
     def answers(self) -> Iterator[Finding]:
         missing = {index: "sent no facts" for index in range(len(self.job.hosts)) if index not in self.nodes}
@@ -348,8 +344,6 @@ class FactJudge:
 
         yield from self.each("clock", judge, fix, f"clocks differ by less than {SKEW_SECONDS:g} s")
 
-    # Each node.
-
     def root_visible(self) -> Iterator[Finding]:
         claims = {index: node.claim for index, node in self.nodes.items()}
         if not claims.get(0) or len(self.nodes) < 2:
@@ -419,8 +413,6 @@ class FactJudge:
         elif self.nodes:
             yield Finding("root", OK, "enough space for files of the run")
 
-    # Nodes compared.
-
     def deviation(self, what: str, values: Mapping[int, str]) -> Optional[Tuple[str, List[int]]]:
         """Which nodes differ from most others, in words; nobody is to blame without a majority."""
         counts = Counter(values.values())
@@ -474,8 +466,6 @@ class FactJudge:
             found.append(Finding("infiniband", NOTE, slow[0], fix, self.hosts(slow[1])))
         number = max(map(len, active.values()))
         yield from one_per_level(found) or [Finding("infiniband", OK, f"{counted(number, 'active port')} on each node")]
-
-    # GPUs.
 
     def gpus(self) -> Iterator[Finding]:
         if not self.job.gpus:

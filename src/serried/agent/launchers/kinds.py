@@ -276,8 +276,6 @@ def remote_shell(context: LaunchContext) -> Path:
     return shell
 
 
-# The identity and the environment of a rank.
-
 LAUNCHER_PREFIXES = (
     "OMPI_", "OPAL_", "ORTE_", "PRTE_", "PMIX_", "PMI_", "PALS_", "MPI_", "MPICH_", "HYDRA_", "HYDI_", "I_MPI_", "MV2_",
     "MPISPAWN_", "HOROVOD_", "SLURM_", "FLUX_", "JSM_", "TORCHELASTIC_",

@@ -264,8 +264,6 @@ class LocalStep:
             os.close(input_[0])
         self._running[child.pid] = (task, child)
 
-    # Input and output.
-
     def _open_inputs(self) -> List[Tuple[int, int]]:
         """For each task its stdin, and the other end if that is a pipe, else -1. Like srun's, the input is for all."""
         tasks, wanted = self._step.tasks, self._step.input
@@ -306,8 +304,6 @@ class LocalStep:
             self._loop.forget(reader)
             os.close(reader)
             del self._lines[reader]
-
-    # Signals and ends.
 
     def _forward(self, number: int) -> None:
         if not (self._holds_terminal and number in programs.OF_TERMINAL):  # the terminal has sent it to both

@@ -201,8 +201,6 @@ class LaunchedRanks(ConnectedRanks):
         self._launcher = LauncherProcess(self._kind, context, self._place)
         agent.log_event(JournalEvent.LAUNCHING, argv=self._launcher.command, pid=self._launcher.pid)
 
-    # Ranks connect and start.
-
     def _on_first_message(self, connection: RankConnection, message: Message) -> None:
         if message.get("event") == FromLaunched.RUN_REMOTE:
             self._remote.request(connection.socket, message["host"], message["command"])
@@ -259,8 +257,6 @@ class LaunchedRanks(ConnectedRanks):
             self._agent.send(ToHead.STARTED)
         self._agent.log_event(JournalEvent.STARTED, rank=rank.number, local_rank=rank.local_rank, pid=rank.pid)
         self._agent.send(ToHead.RANK_STARTED, rank=rank.number)
-
-    # Ranks end.
 
     def _on_closed(self, connection: RankConnection) -> None:
         self._remote.cancel(connection.socket)
@@ -325,8 +321,6 @@ class LaunchedRanks(ConnectedRanks):
 
     def was_killed_by_launcher(self, exit_: Exit) -> bool:
         return exit_.vanished and self._was_killed
-
-    # The launcher ends.
 
     def _release_ranks(self, timeout: float) -> None:
         """Let the launcher see the ends of its ranks. It has `timeout` seconds to exit."""

@@ -125,8 +125,6 @@ class LaunchedRank:
                 self._socket.send({"event": FromLaunched.RANK_ENDED, "status": status, **facts})
 
 
-# Ranks in a job script.
-
 ANSWER_SECONDS = 60.0
 """An agent that does not answer in this time is stuck; the program starts without it."""
 CHUNK = 1 << 18
@@ -365,8 +363,6 @@ def _write(target: int, data: bytes) -> None:
         except BlockingIOError:  # another program of the script, such as ssh, has made the shared output non-blocking
             select.select([], [target], [])
 
-
-# The remote shell.
 
 SSH_FAILED = 255
 """The status of ssh where ssh itself has failed, and not the command."""

@@ -204,8 +204,6 @@ def link_log(attempt: Attempt, path: str) -> None:
         system.log(f"`{link}` does not lead to the script's output ({because}): see {log}")
 
 
-# A node's side.
-
 SOURCES = tuple(source for source in launchers.SOURCES if source is not launchers.SERRIED)
 """Serried's own variables are in the environment of the script, whatever its ranks are."""
 
@@ -228,8 +226,6 @@ class ScriptNode(ConnectedRanks):
             self._listen(rank_socket)
         except OSError as error:
             agent.log_event(JournalEvent.LAUNCHED_RANKS_HAVE_NO_LOGS, because=str(error))
-
-    # The script.
 
     @property
     def have_ended(self) -> bool:
@@ -257,8 +253,6 @@ class ScriptNode(ConnectedRanks):
         if exit_ is not None and self.node == 0:
             self._unreaped.append(exit_)
         self._agent.reap()
-
-    # Its ranks.
 
     def _of_launch(self, launch: str) -> List[Rank]:
         """The running ranks of a launch, and of those within it."""

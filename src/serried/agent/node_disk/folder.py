@@ -78,9 +78,6 @@ SCRATCH = "scratch"
 TRIES = 20
 
 
-# Rooms.
-
-
 class Base(NamedTuple):
     path: Path
     is_disk: bool
@@ -130,9 +127,6 @@ def remove_empty(*folders: Path) -> None:
 
 def remove_empty_room(room: Path) -> None:
     remove_empty(room / JOBS, room / TRASH, room)
-
-
-# Folders of attempts.
 
 
 class Folder:
@@ -261,9 +255,6 @@ def is_of(path: Path, tag: str) -> bool:
 
 def _prefix(tag: str) -> str:
     return f"{tag.replace('/', '.')}."
-
-
-# The trash.
 
 
 def discard(room: Optional[Path], path: Path, until: Optional[float]) -> None:

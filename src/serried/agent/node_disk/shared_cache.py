@@ -42,9 +42,6 @@ class NoRoomError(Exception):
     """The disk has no room. `str` is one sentence."""
 
 
-# Use and fill.
-
-
 def lock(path: Path, run: str = "", on_wait: OnWait = lambda _: None) -> int:
     """The lock of `path`: shared if it exists, else exclusive, for this job to create it. Raises OSError, SilentError.
 
@@ -117,9 +114,6 @@ def check_room(folder: Path, size: int, inodes: int) -> None:
         raise NoRoomError(f"no room on {folder}: {spell(size)} needed, {spell(free)} free")
     if state.f_files and inodes + EXTRA_FILES > state.f_favail:
         raise NoRoomError(f"no room on {folder}: {inodes} files needed, {state.f_favail} free")
-
-
-# Delete.
 
 
 def tidy_images(folder: Path, keep: Optional[Path] = None, *, dry: bool = False) -> List[Path]:

@@ -164,8 +164,6 @@ class Nvml(GpuSource):
         """What a check before the ranks reads of each GPU. One that the driver has lost has no `name`."""
         return {index: self._health(gpu) if gpu else {} for index, gpu in self._gpus.items()}
 
-    # Calls.
-
     def _call(self, name: str, *arguments: Any) -> int:
         function = getattr(self._library, name, None)
         return int(function(*arguments)) if function is not None else _FUNCTION_NOT_FOUND
@@ -191,8 +189,6 @@ class Nvml(GpuSource):
     def _text(self, name: str, handle: c_void_p) -> str:
         text = create_string_buffer(96)
         return text.value.decode(errors="replace") if self._call(name, handle, text, c_uint(96)) == _SUCCESS else ""
-
-    # Which GPUs.
 
     def _boards(self) -> List[Optional[c_void_p]]:
         """All GPUs that this process may use, in the order of their indices. None: a GPU that does not answer."""
@@ -236,8 +232,6 @@ class Nvml(GpuSource):
             is_ready = all(self._call("nvmlGpmSampleAlloc", byref(reading)) == _SUCCESS for reading in readings)
             gpu.readings = readings if is_ready else []
         return gpu
-
-    # Values.
 
     def _sample(self, gpu: _Gpu) -> Values:
         utilization = self._ask("nvmlDeviceGetUtilizationRates", _Utilization(), gpu.handle)

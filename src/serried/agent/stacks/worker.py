@@ -163,9 +163,6 @@ def _python_stacks(pid: int, limit: int, *, is_stopped: bool) -> Tuple[Optional[
     return stacks.PY_SPY, threads, problems
 
 
-# Python's own handler.
-
-
 def _stack_file(pid: int) -> Optional[str]:
     """The open file to which the process writes its stacks."""
     for descriptor in linux.descriptors(pid):
@@ -220,9 +217,6 @@ def _threads_that_block(pid: int) -> Iterator[int]:
         for name in os.listdir(f"{linux.PROC}/{pid}/task"):  # noqa: PTH208 - names are enough
             if _mask(linux.read(pid, f"task/{name}/status"), b"SigBlk:") & _BIT:
                 yield int(name)
-
-
-# py-spy.
 
 
 def _py_spy(pid: int) -> List[Thread]:

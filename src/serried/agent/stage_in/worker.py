@@ -304,8 +304,6 @@ class StageInWorker:
                 item.availability.fail(UnavailableError(message["because"]))
         self._post(**message)
 
-    # Messages to the agent.
-
     @property
     def is_busy(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
@@ -354,8 +352,6 @@ class StageInWorker:
         rate = (facts["bytes"] - before) / (now - then) if now > then else 0.0
         left = round((facts["of"] - facts["bytes"]) / rate) if rate > 0 else None  # None while nothing moves
         self._agent.send(say=FromStageIn.PROGRESS, **facts, rate=int(rate), left=left)
-
-    # The end.
 
     def end_serving(self) -> None:
         """All nodes have all items."""
@@ -422,8 +418,6 @@ class Stager:
             self._predecessor.close()
         self._predecessor = None
 
-    # Before the first byte.
-
     def _check_space(self, cache: StagingCache) -> None:
         """Check that the disk has room for all items that are not in the cache, archives unpacked."""
         by_key = {self._scan(item).key: item for item in self.items if self._is_copied(item)}
@@ -452,8 +446,6 @@ class Stager:
             for problem in [*logged, *([f"{more} more problems of this kind"] if more > 0 else [])]:
                 self._log_event(JournalEvent.STAGING_PROBLEM, item=item.to, problem=problem)
         return item.manifest
-
-    # One item.
 
     def _stage(self, item: StagedItem) -> None:
         began_at = time.monotonic()
@@ -643,8 +635,6 @@ class Stager:
             extents.root = encode_path(str(slot.path)) + b"/" + os.path.basename(extents.root)
         if not slot.share():
             raise RestartedError("another job deleted the item")
-
-    # While the items are staged, and afterwards.
 
     def heartbeat(self) -> None:
         """Show other jobs, which may wait for an item, that this job is alive."""

@@ -339,8 +339,6 @@ class WatchApp(App[None]):
     def on_resize(self, _: Resize) -> None:
         self.call_later(self.show_again)
 
-    # What is shown.
-
     @property
     def page(self) -> RunPage | None:
         """Of the run that is open, once it was read."""
@@ -395,8 +393,6 @@ class WatchApp(App[None]):
             self.empty.update(rich([Cell(f"no run matches `{self.filter.value}`; esc drops the filter")]))
         else:
             self.empty.update(f"no runs yet: {index.first_step()}")
-
-    # Keys.
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         if isinstance(self.screen, ModalScreen):

@@ -115,8 +115,6 @@ class Reader:
         self._wake_files.set()
         self._wake_states.set()
 
-    # The states of all runs, by the schedulers.
-
     def _read_states(self) -> None:
         pace = Pace()
         while not self._has_ended.is_set():
@@ -167,8 +165,6 @@ class Reader:
             return task_of(whole, selection.task)
         except RunNotFoundError:
             return None
-
-    # Files.
 
     def _read_files(self) -> None:
         while not self._has_ended.is_set():
