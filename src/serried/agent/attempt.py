@@ -21,8 +21,6 @@ MANY_NODES = 1024
 
 
 class Attempt:
-    """A plan, in one attempt of one task."""
-
     def __init__(self, run: RunDirectory, plan: Plan, task: Optional[int], number: int) -> None:
         self.run = run
         self.plan = plan
@@ -45,7 +43,6 @@ class Attempt:
         return Attempt(self.run, self.plan._replace(allocation=allocation), self.task, self.number)
 
     def with_launcher(self, kind: str) -> Attempt:
-        """The same attempt with another launcher of its ranks."""
         plan = self.plan._replace(launch=self.plan.launch._replace(kind=kind))
         return Attempt(self.run, plan, self.task, self.number)
 

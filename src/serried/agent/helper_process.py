@@ -121,6 +121,5 @@ class AgentConnection:
         return self._channel.receive_within(seconds)
 
     def messages(self) -> Iterator[Message]:
-        """All messages until the agent ends."""
         while (received := self.receive()) is not None:
             yield from received

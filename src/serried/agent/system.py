@@ -198,7 +198,6 @@ def _move_descriptors(descriptors: Sequence[int]) -> None:
 
 
 def agent_command(role: str, *arguments: str) -> List[str]:
-    """The command that starts a role of this file with this Python."""
     return [sys.executable, "-I", "-S", sys.path[0], role, *arguments]
 
 

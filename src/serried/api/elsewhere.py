@@ -62,7 +62,6 @@ _sessions: dict[tuple[int, str], list[RemoteSession]] = {}
 
 @atexit.register
 def close() -> None:
-    """End the sessions of this process."""
     for (process, _), free in _sessions.items():
         while process == os.getpid() and free:
             free.pop().close()

@@ -40,7 +40,6 @@ class Channel:
         self.flush()
 
     def flush(self) -> None:
-        """Send as much as the connection accepts."""
         while self.backlog:
             try:
                 self.backlog = self.backlog[os.write(self._writes.fileno(), self.backlog) :]

@@ -319,7 +319,6 @@ class TailReader:
 
     @property
     def size(self) -> int:
-        """The bytes that have been seen."""
         return self._offset
 
     def lines(self) -> List[bytes]:
@@ -351,7 +350,6 @@ class TailReader:
 
 
 def find_on_path(name: str, path: str, without: Optional[Path]) -> Optional[str]:
-    """The program `name` on PATH, outside of the folder `without`."""
     for folder in path.split(os.pathsep):
         candidate = os.path.join(folder or ".", name)  # noqa: PTH118 - PATH may hold anything
         if without is not None and Path(folder or ".") == without:

@@ -186,7 +186,6 @@ class TunnelEnd:
         self._has_sent = True
 
     def add(self, channel: int, connection: socket.socket) -> None:
-        """Carry a connection that is already open."""
         self.connections[channel] = TunnelConnection(connection, iter(()))
 
     def step(self, others: Sequence[int], seconds: Optional[float]) -> Tuple[List[int], List[RemoteFrame]]:

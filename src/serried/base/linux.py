@@ -27,7 +27,6 @@ def pids() -> List[int]:
 
 
 def other_pids() -> List[int]:
-    """All processes except this one."""
     own = os.getpid()
     return [pid for pid in pids() if pid != own]
 
@@ -54,7 +53,6 @@ def stat(pid: int) -> List[str]:
 
 
 def group_members(group: int) -> List[int]:
-    """The processes of a process group."""
     return [pid for pid in pids() if stat(pid)[2:3] == [str(group)]]
 
 
@@ -245,7 +243,6 @@ def _number_in(path: Path) -> Optional[int]:
 
 
 def _parse_table(text: str) -> Dict[str, int]:
-    """Lines of `name value`."""
     pairs = (line.split() for line in text.splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
 

@@ -63,7 +63,6 @@ class Manifest:
 
     @property
     def is_file(self) -> bool:
-        """Whether the root is a file."""
         return self.entries[0].kind == FILE
 
     @cached_property
@@ -84,7 +83,6 @@ class Manifest:
 
     @cached_property
     def files(self) -> int:
-        """The number of files without twins."""
         return sum(entry.kind == FILE for entry in self.entries)
 
     @cached_property
@@ -170,7 +168,6 @@ def _check(entries: List[ManifestEntry]) -> None:
 
 
 def path_text(path: bytes) -> str:
-    """`path` for messages and JSON."""
     return path.decode("utf-8", "surrogateescape")
 
 
@@ -254,7 +251,6 @@ class _Scan:
             self._problems.append(f"{path_text(path)} is {_SPECIAL.get(kind, 'a special file')}, which is left out")
 
     def _goal(self, path: bytes) -> bytes:
-        """The target of a link."""
         goal = os.readlink(self._full(path))
         first = os.path.normpath(os.path.join(os.path.dirname(path), goal)).split(b"/")[0]
         if not goal.startswith(b"/") and first != b"..":

@@ -274,7 +274,6 @@ def converse(
 
 
 def has_ended(process: Child, seconds: float) -> bool:
-    """Whether it ends within so many seconds."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
         return True

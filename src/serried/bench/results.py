@@ -51,8 +51,6 @@ UNKNOWN_BATCH = "the size of its batch is unknown: give it as `--batch`"
 
 @dataclass(frozen=True)
 class RankSteps:
-    """The steps of one rank after the warm-up."""
-
     steps: int = 0
     seconds: float = 0.0
     step_seconds: tuple[float, ...] = ()
@@ -106,7 +104,6 @@ class RunFigures:
 
     @property
     def is_open(self) -> bool:
-        """Whether the run has not ended."""
         return self.state in OPEN
 
     @property
@@ -123,7 +120,6 @@ def warm_up_steps(text: str, steps: int) -> int:
 
 
 def rank_steps(lines: Sequence[Entry], warm_up: str) -> RankSteps:
-    """The steps that the lines of one rank tell."""
     moments: dict[int, tuple[float, float]] = {}
     rates: list[Mapping[str, Any]] = []
     without_sync = False
@@ -343,7 +339,6 @@ class BenchResults:
     device: str = CPU
     """That of most runs."""
     notes: tuple[str, ...] = ()
-    """About the whole bench."""
     notes_on_steps: tuple[str, ...] = ()
     """About the second table: steps, spread between ranks, communication."""
     open_runs: int = 0
@@ -384,7 +379,6 @@ def figure(value: float | None) -> str:
 
 
 def results(runs: Iterable[tuple[GridPoint, RunFigures]]) -> BenchResults:
-    """The table of all runs."""
     synced: dict[GridPoint, list[RunFigures]] = {}
     unsynced: dict[GridPoint, list[RunFigures]] = {}
     for point, figures in runs:
@@ -531,7 +525,6 @@ MISSING, REFUSED, DELETED = "MISSING", "REFUSED", "DELETED"
 
 
 def records(bench: Bench) -> dict[str, Record]:
-    """The runs that have a record, by id."""
     found = {}
     for entry in bench.entries:
         try:
@@ -580,5 +573,4 @@ def _figures(
 
 
 def failed_runs(bench: Bench) -> list[str]:
-    """The runs that have ended and were not measured."""
     return [run.run for run in read(bench)[1] if run.run and not (run.is_measured or run.is_open)]

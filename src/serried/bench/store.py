@@ -32,8 +32,6 @@ MOST_POINTS = 500
 
 @dataclass(frozen=True)
 class GridPoint:
-    """One run of a bench."""
-
     nodes: int
     ranks: int
     """On each node; with `dp` the GPUs of its only process."""
@@ -136,8 +134,6 @@ LAST = "last"
 
 @dataclass(frozen=True)
 class PointRun:
-    """A point, and its run."""
-
     point: GridPoint
     run: str | None = None
     """Written before the run is submitted."""

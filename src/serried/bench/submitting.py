@@ -30,8 +30,6 @@ WORDS = ("batch", "global_batch", "method", "nodes", "ranks")
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """What is submitted at each point."""
-
     directory: str
     experiment: str | None = None
     command: Sequence[str] | None = None
@@ -50,7 +48,6 @@ class BenchRequest:
         return {**dataclasses.asdict(self), "command": list(self.command) if self.command else None}
 
     def at(self, point: GridPoint, after: str | None = None) -> Request:
-        """The request of one point, which starts after the run `after` has ended."""
         size = {
             "resources.nodes": point.nodes,
             "resources.ranks": point.processes,

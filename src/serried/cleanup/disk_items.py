@@ -87,7 +87,6 @@ class _DiskCounter:
         self._oldest, self._newest = math.inf, -math.inf
         self._tell = tell
         self._counted: set[tuple[int, int]] = set()
-        """Files with several names."""
 
     @property
     def size(self) -> Size:
@@ -170,8 +169,6 @@ class Thing:
 
 @dataclass
 class KnownRuns:
-    """All runs with a record."""
-
     statuses: Sequence[RunStatus]
     plans: dict[str, Plan] = field(default_factory=dict)
 
@@ -369,7 +366,6 @@ def _failed_builds(folder: Path, complete: list[Path]) -> Iterator[Thing]:
 
 
 def _uses(plan: Plan) -> Iterator[str]:
-    """The folders of what was built for a run."""
     yield from filter(None, (plan.environment.venv, plan.environment.conda))
     if plan.container is not None:
         yield os.path.dirname(plan.container.image)  # noqa: PTH120 - may be a name and not a path

@@ -135,7 +135,6 @@ def markdown(bench: Bench, results: BenchResults) -> str:
 
 
 def bench_csv(bench: Bench, figures: Sequence[RunFigures]) -> str:
-    """A line for each run, with all digits."""
     text = io.StringIO()
     writer = csv.DictWriter(text, _CSV, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -243,7 +242,6 @@ send_options = options.together(
     click.option("--dry-run", is_flag=True, help="Print the points, their sizes and the cost; submit nothing."),
     run_view.as_json,
 )
-"""The arguments of `send`."""
 
 
 @command.command(cls=TakesProgram, short_help="Measure a training on more and more ranks.")
@@ -335,7 +333,6 @@ def _new_bench(
     *,
     is_sent: bool = True,
 ) -> Bench:
-    """A bench that is not written yet."""
     results.warm_up_steps(warm_up, 1)
     plain = Request(
         request.experiment, request.command, overrides=request.overrides, cluster=request.cluster, is_sent=is_sent

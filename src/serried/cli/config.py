@@ -339,7 +339,6 @@ def _default(key: Key) -> str:
 
 
 def _row(place: tuple[str, ...], key: Key, value: Any, origins: Mapping[str, config.Origin]) -> Iterator[Row]:
-    """A row for a key, one for each name of a table."""
     if key.kind.names:
         for name, item in value.items():
             # A variable may be a secret; a setting is in the plan and never one.
@@ -352,7 +351,6 @@ def _row(place: tuple[str, ...], key: Key, value: Any, origins: Mapping[str, con
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it."""
     if hasattr(value, "_asdict"):
         return value._asdict()
     return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -188,12 +188,10 @@ def _project(here: Path, template: str) -> Draft:
 
 
 def _these(names: list[str], *verbs: str) -> str:
-    """``a` exists`, or ``a`, `b` exist`."""
     return f"{', '.join(f'`{name}`' for name in names)} {verbs[len(names) > 1]}"
 
 
 def _settings(here: Path) -> Draft:
-    """The serried.toml for `here`."""
     if os.path.lexists(here / layers.FILE):
         raise UsageError(f"`{layers.FILE}` exists already", hint="serried config show prints its settings")
     found = catalogue(here, os.environ)
@@ -245,7 +243,6 @@ def _settings(here: Path) -> Draft:
 
 
 def _write(directory: Path, files: dict[str, bytes]) -> None:
-    """Write all files, or none."""
     written: list[Path] = []
     for name, content in files.items():
         try:

@@ -99,7 +99,6 @@ def up(
 
 
 def _memory(text: str | None) -> int | None:
-    """MiB."""
     from serried.config import values
 
     try:
@@ -123,7 +122,6 @@ def _size_of(cluster: Cluster) -> dict[str, Any]:
 
 
 def _partitions_of(cluster: Cluster) -> Iterator[str]:
-    """Lines for slurm.conf."""
     for partition, limits in cluster.partitions.items():
         if re.fullmatch(r"[\w.-]+", partition, re.ASCII) and partition != lab.PARTITION:
             words = [

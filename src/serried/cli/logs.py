@@ -135,7 +135,6 @@ class _Awaited:
         self._is_noted = False
 
     def show(self, attempt: AttemptDirectory | None) -> None:
-        """None clears the line."""
         text = staging_progress(attempt) if attempt and self._stages else ""
         if not text:
             self._line.clear()
@@ -145,7 +144,6 @@ class _Awaited:
             self.note(f"{self._selection}: {text}; waiting for its output")
 
     def note(self, text: str) -> None:
-        """Print one such note."""
         if not self._is_noted:
             self._is_noted = True
             console.note(text)
@@ -163,7 +161,6 @@ class RunClock:
         self._printed_state = ""
 
     def is_run_over(self, only: AttemptDirectory | None = None) -> bool:
-        """Whether the run is over, or the one attempt that was requested."""
         if has_ended_by_file(self._selection) or (only is not None and only.exit.exists()):
             return True
         if time.monotonic() < self._next:

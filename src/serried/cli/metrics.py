@@ -36,7 +36,6 @@ class Csv:
         return self._text([self._cell(row.get(name)) for name in self._columns])
 
     def left_out(self, row: Row) -> list[str]:
-        """The values of a row that have no column, each once."""
         names = [name for name in row if name not in self._columns and name not in self._left_out]
         self._left_out.update(names)
         return names

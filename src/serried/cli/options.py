@@ -147,7 +147,6 @@ _PYTHON = re.compile(r"python[\d.]*")
 
 
 def _line(ctx: click.Context, words: Sequence[str]) -> str:
-    """The command line with these words."""
     return shlex.join([*ctx.command_path.split(), *words])
 
 
@@ -277,7 +276,6 @@ dry_runs = together(
 _WAIT = "Wait for the end, as `serried wait` does. Ctrl-C ends the waiting, not the run."
 wait = click.option("--wait", is_flag=True, help=_WAIT)
 sending = together(yes, wait, dry_runs, run_view.as_json)
-"""The arguments of `submit.send`."""
 
 _FILE = click.Path(path_type=Path)
 _FLAGS: Sequence[tuple[str, str, Mapping[str, Any], str]] = (
@@ -456,7 +454,6 @@ def _starts_of_input() -> bytes:
 
 
 def _is_job_script(name: str) -> bool:
-    """Whether the word is a job script and no experiment."""
     if not _looks_like_job_script(name):
         return False
     if name not in config.catalogue(Path.cwd(), os.environ).experiments:
@@ -466,7 +463,6 @@ def _is_job_script(name: str) -> bool:
 
 
 def _of_flags(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings other than resources that have a flag."""
     settings: dict[str, Any] = {"debug": True} if values.get("debug") else {}
     if values.get("preflight") is not None:
         settings["preflight"] = values["preflight"]

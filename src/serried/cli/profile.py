@@ -134,7 +134,6 @@ def _report(selection: Selection, wanted: Wanted, *, as_json: bool) -> None:
 
 
 def _why_missing(one: Profile, wanted: Wanted, selection: Selection) -> tuple[str, str]:
-    """Why a rank has no profile, and a hint."""
     rank, begin, length = f"rank {one.rank}", wanted.begin, wanted.end - wanted.begin
     if one.state == profiles.FAILED:
         return f"torch's profiler failed on {rank}: {printable(one.message)}", f"serried logs {selection}"

@@ -166,8 +166,6 @@ _CLEAR = "\x1b[H\x1b[J"
 
 @dataclass(frozen=True)
 class Listing:
-    """Which runs to list."""
-
     words: tuple[str, ...] = ()
     states: frozenset[str] = frozenset()
     projects: tuple[str, ...] = ()
@@ -397,7 +395,6 @@ def _sorted(lines: list[Line], listing: Listing) -> list[Line]:
 
 
 def _of_job(word: str) -> str:
-    """The id of the run that has had this job, if there is one."""
     try:
         return index.find(word).record.id
     except UsageError:

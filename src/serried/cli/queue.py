@@ -32,8 +32,6 @@ _LESS_IMPORTANT = ("LIMIT", "OUT", "CPUS", "NODES", "USED")
 
 @dataclass(frozen=True)
 class Planned:
-    """An experiment that is not submitted."""
-
     experiment: str
     shape: JobShape
     tasks: int = 1

@@ -216,7 +216,6 @@ def with_sweeps(chosen: Iterable[Selection]) -> list[Selection]:
 
 
 def say_how(status: RunStatus) -> None:
-    """Print the status of a run, and its warnings below."""
     from serried.views import run_lines  # `submit` prints no status
 
     console.say(run_lines.how(status))

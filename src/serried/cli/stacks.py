@@ -117,7 +117,6 @@ def overview(ranks: Sequence[RankStacks], trees: Sequence[str], run: str) -> lis
 
 
 def details(ranks: Sequence[RankStacks], trees: Sequence[str]) -> list[str]:
-    """All threads of all processes of these ranks."""
     return _blocks(_process(rank, process, trees) for rank in ranks for process in rank.processes)
 
 

@@ -164,7 +164,6 @@ def send(*prepared: Prepared, dry_run: bool, as_json: bool, yes: bool, wait: boo
 def _print_submitted(
     records: Sequence[Record], prepared: Sequence[Prepared], *, as_json: bool, waits: bool = False
 ) -> None:
-    """Print the submitted runs, with the next steps or as JSON."""
     for record in records:
         for text in unqueued(record):
             console.warning(text)

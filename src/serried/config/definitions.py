@@ -49,7 +49,6 @@ def keys(table: Any) -> dict[str, Key]:
 
 
 def values_of(table: Any) -> dict[str, Any]:
-    """The values of a table, by key."""
     return {name: attrgetter(path)(table) for name, path, _ in _declared(table.__class__)}
 
 
@@ -255,7 +254,6 @@ _NAMED = " or ".join(", ".join(f"`{name}`" for name in schedulers.NAMES).rsplit(
 
 
 def _resource_keys(value: Any) -> tuple[str, ...]:
-    """Keys of the table `resources`."""
     ignored = values.texts(value)
     for name in ignored:
         if name not in keys(Resources):
@@ -448,7 +446,6 @@ class Table(NamedTuple):
     tables: Mapping[str, Table] = {}
 
     def key_named(self, name: str) -> str | None:
-        """The key with this name or alias."""
         if name in self.keys:
             return name
         return next((key for key, known in self.keys.items() if name == known.alias), None)

@@ -70,7 +70,6 @@ class JobScript:
         return tuple(self._words(keys, are_replaced=False))
 
     def replaced(self, keys: frozenset[str]) -> tuple[str, ...]:
-        """The words of those about `keys`."""
         return tuple(self._words(keys, are_replaced=True))
 
     def _words(self, keys: frozenset[str], *, are_replaced: bool) -> Iterator[str]:

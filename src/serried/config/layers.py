@@ -72,8 +72,6 @@ _SCHEDULER_VARIABLES = ("account", "partition", "qos", "reservation")
 
 
 class Origin(NamedTuple):
-    """The source of a value."""
-
     source: str
     """`command line`, `environment`, `script`, `project`, `user`, `site`, `profile`, `scheduler`, `machine` or
     `default`."""
@@ -102,16 +100,12 @@ class Setting(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """The settings of one source, by place."""
-
     settings: Mapping[Keys, Setting]
     experiments: tuple[str, ...] = ()
     clusters: tuple[str, ...] = ()
 
 
 class Files(NamedTuple):
-    """The files to read, the strongest first."""
-
     project: Document | None = None
     directory: Path = Path()
     """The project's folder: that of its file, or the current folder."""
@@ -148,13 +142,11 @@ def _project(directory: Path) -> tuple[Document | None, Path]:
 
 
 def _shown(path: Path, directory: Path) -> str:
-    """`path` as messages show it to a user in `directory`."""
     relative = os.path.relpath(path, directory)
     return relative if relative.count("..") <= 2 else str(path)
 
 
 def user_folder(environ: Mapping[str, str]) -> Path:
-    """The folder of a user's own settings."""
     return Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or Path.home()) / ".config") / "serried"
 
 
@@ -331,7 +323,6 @@ def _sign(name: str, layers: list[Layer]) -> Sign:
 
 
 def _shipped(profile: str, name: str) -> Layer:
-    """The layer of a profile that comes with Serried, for the cluster `name`."""
     document = toml.read(clusters.shipped()[profile]).outer(("clusters", name))
     return from_document("profile", document, f"profile `{profile}`")
 
@@ -544,12 +535,10 @@ class Builder:
         return table(**definitions.fields_of(table, self._values(definitions.keys(table), place)))
 
     def _tables(self, table: type[Part], place: Keys) -> dict[str, Part]:
-        """The tables at `place`, by the names that users choose."""
         named = {where[len(place)]: None for where in self._settings if where[: len(place)] == place}
         return {name: self._table(table, (*place, name)) for name in named}
 
     def _values(self, keys: Mapping[str, Key], place: Keys) -> dict[str, Any]:
-        """The keys of a table at `place` that are set, with their values."""
         values: dict[str, Any] = {}
         for name, key in keys.items():
             if key.kind.names:
@@ -756,7 +745,6 @@ class Builder:
 
 
 def script_words(setting: Setting) -> tuple[str, ...]:
-    """The words of the setting `script`."""
     try:
         words = shell_words.split(setting.value) if isinstance(setting.value, str) else tuple(setting.value)
     except ValueError as error:
@@ -957,7 +945,6 @@ def _script(  # noqa: PLR0917
     environ: Mapping[str, str],
     text: bytes | None,
 ) -> JobScript:
-    """The job script of the command line, or of the experiment."""
     from serried.config import job_script  # as everywhere here: most runs have none
 
     scheduler = settings.get(("clusters", cluster, "scheduler"))
@@ -1178,8 +1165,6 @@ class ClusterEntry(NamedTuple):
 
 
 class Catalogue(NamedTuple):
-    """The experiments and clusters of a folder."""
-
     experiments: tuple[str, ...]
     clusters: tuple[ClusterEntry, ...]
     here: str

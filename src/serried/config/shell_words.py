@@ -472,7 +472,6 @@ def commands(text: str) -> list[Command]:
 
 
 def plain(word: str) -> str:
-    """The word without its quotes."""
     try:
         return " ".join(split(word))
     except ValueError:

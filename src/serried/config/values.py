@@ -323,7 +323,6 @@ RUNTIMES = {"apptainer": APPTAINER, "singularity": APPTAINER, "ch-run": CHARLIEC
 
 
 def image(value: Any) -> str:
-    """Empty for no image."""
     return "" if value is False or value == "off" else text(value)
 
 
@@ -357,7 +356,6 @@ class Item(NamedTuple):
 
 
 def is_elsewhere(path: str) -> bool:
-    """The path is not relative."""
     return path[:1] in {"/", "~", "$"}
 
 

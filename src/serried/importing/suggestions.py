@@ -202,7 +202,6 @@ class ReadScript:
             yield _Found("runs", top[1], sentence, typed=typed, replaces=False)
 
     def _of_files(self, command: Command, words: Sequence[str]) -> Iterator[_Found]:
-        """Copies to and from the disk of a node."""
         program, *arguments = _copy(words) or ("",)
         paths = [word for word in arguments if not word.startswith("-")]
         places = [_LOCAL.search(self.expanded(word)) is not None for word in paths]
@@ -291,7 +290,6 @@ class ReadScript:
         return " ".join(made)
 
     def _of_environment(self, command: Command, words: Sequence[str]) -> Iterator[_Found]:
-        """Software."""
         if _installs(words) and (file := _file(words, "-r", "--requirement")):
             sentence = "every job installs packages; `environment.venv` builds the environment once, and after changes"
             yield _Found("venv", command, sentence, "environment.venv", toml.value(file))
@@ -330,7 +328,6 @@ class ReadScript:
             yield _Found("rendezvous", command, sentence, typed=typed, replaces=False)
 
     def _joined(self, group: list[_Found]) -> Suggestion:
-        """One suggestion with the values of all commands."""
         first = group[0]
         values = list(dict.fromkeys(each.value for each in group))
         value = f"[{', '.join(values)}]" if first.is_list else values[0]
@@ -422,7 +419,6 @@ class ReadScript:
 
     @staticmethod
     def _units(whole: Iterable[Command]) -> Iterator[list[Command]]:
-        """Commands of one list, one behind the other."""
         unit: list[Command] = []
         for each in whole:
             if unit and (each.before in _LIST + _PIPE and unit[-1].after == each.before and unit[-1].end <= each.start):
@@ -498,7 +494,6 @@ def _is_test(command: Command) -> bool:
 
 
 def _file(words: Sequence[str], *options: str) -> str:
-    """The value of an option, or empty."""
     for word, following in zip(words, (*words[1:], "")):
         name, _, value = word.partition("=")
         if name in options:

@@ -233,11 +233,9 @@ class Lab:
         return {"SLURM_CONF": str(self.spec.slurm_conf)}
 
     def environment(self) -> dict[str, str]:
-        """Our own environment, pointed at this lab."""
         return {**daemons.outside_slurm(), **self.variables}
 
     def run(self, *argv: str, timeout: float = 300) -> shell.Result:
-        """Run a command against this lab."""
         return shell.run(argv, env=self.environment(), timeout=timeout)
 
     @property

@@ -38,8 +38,6 @@ _JOB = re.compile(r"(\d+)(?:_(\d+)|\[(\d*)\])?(?:\.([\w.-]+))?")
 
 @dataclass(frozen=True)
 class Selection:
-    """A run, or one task of an array."""
-
     record: Record
     task: int | None = None
     note: str | None = None
@@ -93,8 +91,6 @@ class EndedRun(NamedTuple):
 
 
 class AllRuns(NamedTuple):
-    """All runs that have a record, in no order."""
-
     open: list[Record]
     """Those whose end no record has yet, and those whose record cannot be read."""
     ended: EndedRuns
@@ -355,7 +351,6 @@ def _not_found(selector: str) -> RunNotFoundError:
 
 
 def first_step() -> str:
-    """The command for a first run in this folder."""
     here = Path.cwd()
     if _with_file((here, *here.parents)):
         return "serried submit"

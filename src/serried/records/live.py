@@ -110,7 +110,6 @@ class Live:
 
     @property
     def listed_ranks(self) -> list[LiveRank]:
-        """In their order."""
         return sorted((rank for node in self.nodes for rank in node.ranks), key=lambda rank: rank.rank)
 
 
@@ -183,7 +182,6 @@ class RunProgress:
 
     @property
     def shown_metric(self) -> tuple[str, float] | None:
-        """The main metric, and its value."""
         name = main_metric(self.lead.metrics, self.metric)
         return None if name is None else (name, self.lead.metrics[name])
 

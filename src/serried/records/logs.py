@@ -42,7 +42,6 @@ class RankLog:
         return compress(range(self.rank, self.rank + self.ranks))
 
     def is_of(self, rank: int | None) -> bool:
-        """Whether this is the log of `rank`; of None it always is."""
         return rank is None or self.rank <= rank < self.rank + self.ranks
 
 

@@ -232,7 +232,6 @@ class StrayCheckpoint(NamedTuple):
 
     @property
     def placeholders(self) -> dict[str, str]:
-        """For advice about it."""
         options = checkpoints.OPTIONS.get(self.framework)
         return {
             "checkpoint": f"`{self.shown}`",

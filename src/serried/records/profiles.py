@@ -44,8 +44,6 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Profile:
-    """Of one rank."""
-
     rank: int
     state: str = ""
     """Empty: the rank has written nothing. `waiting`: for its first step to record. or one of the above."""

@@ -66,7 +66,6 @@ class Summary(NamedTuple):
     rerun_of: Optional[str] = None
     """The run, or the task, with the same plan."""
     smoke: bool = False
-    """A smoke test."""
     rehearsal: bool = False
     """A run of `serried check-resume`, which may end after a few steps too."""
     after: tuple[str, ...] = ()
@@ -158,7 +157,6 @@ class Submission(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether its outcome is unknown."""
         return self.state in (SubmissionState.SUBMITTING, SubmissionState.UNCERTAIN)
 
     @property
@@ -167,7 +165,6 @@ class Submission(NamedTuple):
 
     @property
     def jobs(self) -> tuple[str, ...]:
-        """The ids in `job`."""
         return tuple(self.job.split(",")) if self.job else ()
 
     def to_json(self) -> dict[str, Any]:
@@ -351,11 +348,9 @@ class Record:
         return layout.worker_of(self.where, task)
 
     def scheduler_log(self, task: int | None) -> Path:
-        """The output of the job that runs the task."""
         return self.where.scheduler_log(None if task is None else self.worker_of(task))
 
     def tokens_of(self, submission: Submission) -> list[str]:
-        """The tokens of the jobs of a submission."""
         return tokens_of(submission.token, self.offsets if submission.number == 1 else ())
 
     @functools.cached_property

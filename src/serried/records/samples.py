@@ -46,8 +46,6 @@ _LATEST = 1e11
 
 
 class Range(NamedTuple):
-    """The samples of a period."""
-
     minimum: float
     mean: float
     maximum: float
@@ -489,7 +487,6 @@ def _over(readings: _Readings, name: str) -> Range | None:
 
 
 def _numbers(readings: _Readings, name: str) -> list[float]:
-    """Those that are known, in order."""
     values = [number_in(quantities, name) for _, quantities in readings]
     return [value for value in values if value is not None]
 
@@ -674,7 +671,6 @@ class MeasuredRows:
         return self._rank if self._rank is not None else next(iter(series.ranks(self._place)), 0)
 
     def columns(self, rows: Iterable[Row]) -> list[str]:
-        """The columns that all rows have, and those that only `rows` have."""
         if self.what == STEPS:
             known = [*_STEP_COLUMNS]
         else:

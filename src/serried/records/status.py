@@ -92,8 +92,6 @@ class EndingKind(enum.Enum):
 
 
 class Say(enum.Enum):
-    """Which source decides."""
-
     EXIT = "exit.json"
     SCHEDULER = "the scheduler"
     MISSING = "none: UNKNOWN, later LOST"
@@ -189,7 +187,6 @@ class Verdict:
 
     @classmethod
     def of(cls, end: End, *, settled: bool, stale: float | None = None) -> Verdict:
-        """That of an exit.json."""
         since = seconds_of(end.ended)
         return cls(end.state, end.exit_code, end.cause, end.message, since, stale, settled, conditions=end.conditions)
 
@@ -205,8 +202,6 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Observations:
-    """The observations of earlier readers."""
-
     job: Job | None = None
     at: float | None = None
     """When the scheduler reported the job."""
@@ -631,8 +626,6 @@ _FOR_GOOD_SECONDS = 86400.0
 
 @dataclass(frozen=True)
 class RunStatus:
-    """The status of a run, or of one task of an array."""
-
     record: Record
     summary: Summary | None
     """None if the record cannot be read; the verdict's message says why."""
@@ -663,7 +656,6 @@ class RunStatus:
         return self.record.id if self.task is None else f"{self.record.id}/{self.task}"
 
     def job_of(self, task: int | None) -> str | None:
-        """The current job of a task, or of the run itself (None)."""
         if task is not None and task in self.jobs:
             return self.jobs[task].id
         jobs = self.job.split(",") if self.job else []
@@ -687,7 +679,6 @@ class RunStatus:
 
     @property
     def scheduler_explanation(self) -> str:
-        """`reason` in plain words."""
         if not self.reason or self.summary is None:
             return "the scheduler gives no reason"
         try:

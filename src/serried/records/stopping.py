@@ -54,7 +54,6 @@ def left(status: RunStatus, requested: Iterable[Selection]) -> list[int | None]:
 
 
 def waiting(status: RunStatus, tasks: Iterable[int | None]) -> list[int | None]:
-    """Those of `tasks` that have not begun."""
     if status.tasks is None:
         return list(tasks) if status.state == names.PENDING else []
     return [one for one in tasks if one is not None and status.tasks[one].state == names.PENDING]
@@ -83,7 +82,6 @@ def send_request(selection: Selection, *, save: bool, reason: Reason = Reason.US
 
 
 def wait_for(requested: list[Selection], seconds: float) -> list[Selection]:
-    """Those that have not ended after `seconds`."""
     deadline = time.monotonic() + seconds
     while requested and time.monotonic() < deadline:
         time.sleep(min(1.0, max(deadline - time.monotonic(), 0.0)))

@@ -348,7 +348,6 @@ def _ended(status: RunStatus) -> Explanation:
 
 
 def _plan_of(status: RunStatus) -> Plan | None:
-    """The plan; None if the record cannot be read."""
     try:
         return status.record.plan
     except RecordUnreadable:
@@ -490,8 +489,6 @@ def _asked_by(status: RunStatus) -> str | None:
 
 @dataclass(frozen=True)
 class Ended:
-    """The known facts of an end."""
-
     state: str
     cause: str | None = None
     output: Sequence[str] = ()

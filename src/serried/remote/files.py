@@ -171,7 +171,6 @@ class _Arrivals:
         return rows
 
     def reset(self) -> None:
-        """Forget a record that was cut."""
         self._close()
         self._data.clear()
 
@@ -236,7 +235,6 @@ class _Arrivals:
         return None
 
     def _settle(self, number: int, facts: Mapping[str, Any], file: BinaryIO | None) -> None:
-        """The end of a file."""
         entry = self.entries[number]
         path, part = self._target / entry.path, self._part(entry)
         if problem := facts.get("problem"):

@@ -25,8 +25,6 @@ _TERM = b"15"
 
 
 class Borrower:
-    """A command on this machine."""
-
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.wire = FrameWire(connection.fileno(), connection.fileno())

@@ -149,7 +149,6 @@ class Link:
         return _tail(self._text)
 
     def explain(self, *, is_batch: bool = True) -> NotConnected:
-        """The error that stderr tells of."""
         self.diagnosis()
         return _explain(self.cluster, self.login.host, self._text, is_batch=is_batch)
 

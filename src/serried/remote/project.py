@@ -65,8 +65,6 @@ _DIGEST, _KEY = r"[0-9a-f]{32}", r"[0-9a-f]{16}"
 
 
 class LocalProject(NamedTuple):
-    """A project of this machine, ready to be sent."""
-
     sent: SentProject
     root: Path
     settings: Path
@@ -308,7 +306,6 @@ def _contents(project: LocalProject, missing: Sequence[tuple[int, int]], observe
 
 
 def _level(size: int, chunk: bytes) -> int:
-    """The zlib level for a file that begins with `chunk`."""
     if size < SMALL:
         return 6
     return 1 if len(zlib.compress(chunk, 1)) < WORTH * len(chunk) else 0

@@ -457,8 +457,6 @@ def _append(spool: int, data: bytes, folder: Path) -> None:
 
 
 class FarEnd:
-    """All requests of one connection, each on its channel."""
-
     def __init__(self, wire: FrameWire, base: Path) -> None:
         self.wire, self.base = wire, base
         self.works: dict[int, RequestProcess | KeptRequest | GatheredInput] = {}

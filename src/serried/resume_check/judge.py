@@ -95,7 +95,6 @@ def _keyed(states: Sequence[dict[str, str]]) -> Iterator[tuple[tuple[str, str, s
 
 
 def read(place: TaskDirectory) -> list[Trace]:
-    """The traces of all ranks, in order."""
     numbers = attempt_numbers(place)
     names = {path.name for path in place.attempts.glob("*/node-*/rehearsal-*.jsonl")}
     traces = []
@@ -110,7 +109,6 @@ def read(place: TaskDirectory) -> list[Trace]:
 
 
 def last_event(place: TaskDirectory, attempt: int) -> Event | None:
-    """What rank 0 wrote last."""
     for line in last_lines(place.attempt(attempt).node(0) / "rehearsal-0.jsonl", 1):
         with contextlib.suppress(ValueError):
             event = json.loads(line)

@@ -49,7 +49,6 @@ def cluster(name: str) -> ClusterSurvey:
 
 
 def script(name: str) -> Script:
-    """Its part of job.sh."""
     return cast("Script", _module(name, ".commands"))
 
 
@@ -112,7 +111,6 @@ def job_around(environ: Mapping[str, str]) -> Inside | None:
 
 
 def selectors() -> tuple[str, ...]:
-    """Variables that select a cluster."""
     return tuple(name for _, its in every() for name in its.dialect.selectors)
 
 
@@ -127,7 +125,6 @@ def scrub(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def missing_command(name: str, program: str) -> MissingProgramError:
-    """The error for a command of the scheduler that is not installed."""
     missing = shell.missing_program(program)
     hint = f"{traits(name).title} provides it: try a login node of the cluster, or a login shell, `bash -l`"
     return missing if program in shell.PACKAGES else MissingProgramError(missing.message, hint=hint)

@@ -78,7 +78,6 @@ class Cache:
         return answer if 0 <= age < max(SHORTEST_SECONDS, min(TIMES_AS_LONG * answer.took, LONGEST_SECONDS)) else None
 
     def last(self) -> Answer | None:
-        """The cached answer, however old."""
         try:
             value = files.read_json(self.path) or {}
             return Answer(float(value["at"]), float(value["took"]), tuple(value["asked"]), dict(value["texts"]))
@@ -130,7 +129,6 @@ class CommandScheduler(Scheduler):
     job_changes: tuple[str, ...] = ()
     """Variables that the scheduler sets in a job to values of that job alone."""
     strands = False
-    """See `Commands.strands`."""
     reasons: WaitReasons
 
     def __init__(self, *, timeout: float | None = None, cache: Cache | None = None) -> None:
@@ -156,7 +154,6 @@ class CommandScheduler(Scheduler):
         )
 
     def excluding(self, plan: Plan) -> tuple[str, ...]:  # noqa: ARG002
-        """`Commands.exclude`."""
         return ()
 
     def poll(self, ids: Sequence[str], since: float | None = None) -> Mapping[JobKey, Job]:
@@ -266,7 +263,6 @@ class CommandScheduler(Scheduler):
             raise SubmissionUncertain(message, details=late.details) from late
 
     def failure(self, command: str, result: shell.Result) -> SerriedError:
-        """The error for a submission that returned no id."""
         outcome = self.outcome(result)
         details = result.stderr.strip() or result.stdout.strip() or None
         if outcome is SubmitOutcome.REFUSED:

@@ -44,8 +44,6 @@ class JobSize(NamedTuple):
 
 
 class Export(NamedTuple):
-    """The script's environment."""
-
     inherit: str | tuple[str, ...] = "all"
     """Variables of the submitting shell: `all`, `none`, or their names. The same values as `environment.inherit`."""
     values: Mapping[str, str] = {}
@@ -136,8 +134,6 @@ def form(text: str) -> ScriptForm:
 
 
 class DirectiveReader(Protocol):
-    """The module `directives` of a scheduler."""
-
     @property
     def OBJECTIONS(self) -> frozenset[Objection]:  # noqa: N802 - a constant of the module
         """Those for which its submission command refuses a script."""

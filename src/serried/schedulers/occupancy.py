@@ -115,7 +115,6 @@ class JobShape(NamedTuple):
         return self.nodes * (self.gpus or self.cpus)
 
     def fits(self, node: NodeUse) -> bool:
-        """Whether one of its nodes fits into what is free on `node`."""
         if not node.is_up or node.free_cpus < self.cpus or node.free_memory_mb < self.memory_mb:
             return False
         if self.whole_nodes and not node.is_idle:
@@ -173,7 +172,6 @@ class Occupancy(NamedTuple):
         return before
 
     def waiting_in(self, partition: str) -> list[QueuedJob]:
-        """The jobs that wait for resources in a partition."""
         return [job for job in self.jobs if job.waits_for_resources and partition in job.partitions]
 
     def partitions_for(self, shape: JobShape) -> list[PartitionUse]:
@@ -259,8 +257,6 @@ class Occupancy(NamedTuple):
 
 
 class GpuCount(NamedTuple):
-    """The GPUs of one type on some nodes."""
-
     type: str
     total: int = 0
     free: int = 0

@@ -104,8 +104,6 @@ class Inside(NamedTuple):
 
 
 class ClusterSurvey(Protocol):
-    """The module `cluster` of a scheduler."""
-
     def identity(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """What tells this cluster from others that share this home."""
 

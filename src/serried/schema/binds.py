@@ -35,7 +35,6 @@ def make(parts: Sequence[str]) -> Bind:
 
 
 def is_local(path: str) -> bool:
-    """Whether the path is on the node's own disk."""
     return path == LOCAL or path.startswith(f"{LOCAL}/")
 
 

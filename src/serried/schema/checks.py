@@ -66,8 +66,6 @@ OF_NODES: Dict[str, str] = {
 
 
 class Finding(NamedTuple):
-    """The result of one check."""
-
     id: str
     level: str
     seen: str

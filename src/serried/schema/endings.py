@@ -148,8 +148,6 @@ class NodeEnded(NamedTuple):
 
 
 class ScriptLaunched(NamedTuple):
-    """A launch of a job script."""
-
     launch: str = ""
     name: str = ""
     kind: str = ""
@@ -223,8 +221,6 @@ def condition_of(state: object, cause: object, message: str) -> Condition:
 
 
 class FailureRecord(NamedTuple):
-    """The rank that failed first."""
-
     rank: Optional[int]
     """None for a job script."""
     node: int

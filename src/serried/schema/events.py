@@ -90,8 +90,6 @@ class JournalEvent:
 
 
 class ItemOrigin:
-    """`origin` of an entry ITEM_STAGED."""
-
     SOURCE = "source"
     PEER = "peer"  # The node before it.
     CACHE = "cache"  # The node's own disk.
@@ -225,8 +223,6 @@ class ToSampler:
 
 
 class FromStageIn:
-    """`say` of the stage-in process."""
-
     READY = "ready"  # port: where it serves data; 0 where it does not.
     PROGRESS = "progress"  # The fields of JournalEvent.STAGING.
     LOG = "note"  # event and its fields, for the node's journal.

@@ -81,7 +81,6 @@ def how(exit_code: Optional[int], signal: Optional[int], *, is_named: bool = Fal
 
 
 def signal_name(number: int) -> str:
-    """`signal 11 (SIGSEGV)`."""
     try:
         return f"signal {number} ({signals.Signals(number).name})"
     except ValueError:

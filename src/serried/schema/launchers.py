@@ -150,7 +150,6 @@ def _admit(syntax: Syntax, name: str, word: str) -> None:
 
 OPEN_MPI_NAMES = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 LAUNCHERS = ("srun", "torchrun", *OPEN_MPI_NAMES, "horovodrun", "accelerate", "deepspeed", "pbsdsh", "pbs_tmrsh")
-"""Programs that are launchers."""
 
 MODULES = {
     "torch.distributed.run": "torchrun",
@@ -445,7 +444,6 @@ _SYNTAXES = {
     "pbs_tmrsh": PBS_TMRSH_OPTIONS,
     **dict.fromkeys(OPEN_MPI_NAMES, MPIRUN_OPTIONS),
 }
-"""By program or module."""
 
 
 # Variables of ranks.

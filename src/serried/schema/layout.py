@@ -340,12 +340,10 @@ def worker_in(owner: str, trial: int) -> int:
 
 
 def trials_of(run: RunDirectory, worker: int) -> Iterator[int]:
-    """The trials that the job has drawn."""
     return (trial for trial in numbers(run.tasks) if owner_of(run, trial) == str(worker))
 
 
 def unended_trial(run: RunDirectory, worker: int) -> Optional[int]:
-    """The trial that the job has drawn, and that has not ended."""
     return next((trial for trial in trials_of(run, worker) if not run.task(trial).exit.exists()), None)
 
 

@@ -70,7 +70,6 @@ from __future__ import annotations
 from typing import Any, Dict, Iterable, List
 
 JOB, NODE = "job", "node"
-"""Values of `memory_scope`."""
 
 
 def range_of(values: Iterable[float]) -> List[float]:

@@ -72,8 +72,6 @@ class OutputFile(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """A description of many outputs."""
-
     files: int = 0
     bytes: int = 0
     unfetched: int = 0
@@ -138,7 +136,6 @@ class FetchLedger:
         )
 
     def has(self, output: OutputFile) -> bool:
-        """Whether it was copied in its current state."""
         return (output.path, output.bytes, output.changed) in self.fetched
 
     @cached_property

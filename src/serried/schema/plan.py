@@ -259,8 +259,6 @@ class Sampling(NamedTuple):
 
 @settings
 class ReportSettings(NamedTuple):
-    """Of `serried report`."""
-
     mute: tuple[str, ...] = setting(
         "TEXTS", "Rules whose notes `serried report` leaves out: see [rules](rules.md).", "none", value=()
     )
@@ -482,8 +480,6 @@ class Allocation(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The code that the ranks run."""
-
     directory: str
     """The project's folder on the submitting side, absolute."""
     workdir: str = "."
@@ -644,7 +640,6 @@ class Resume(NamedTuple):
 
 class Plan(NamedTuple):
     run: str
-    """The run's id."""
     name: str
     """The name for users: `--name`, else the experiment's name."""
     project: str
@@ -779,12 +774,10 @@ class Plan(NamedTuple):
 
     @property
     def is_in_parts(self) -> bool:
-        """The array is several jobs."""
         return len(self.offsets) > 1
 
     @property
     def tokens(self) -> list[str]:
-        """The tokens of its jobs."""
         return tokens_of(token_of(self.run, None, 1), self.offsets)
 
     def part(self, number: int) -> "Plan":

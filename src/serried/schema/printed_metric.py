@@ -133,7 +133,6 @@ class Pattern:
             self.groups[name] = self._group
 
     def numbers(self, lines: Iterable[bytes]) -> List[float]:
-        """The values of the metric in `lines`."""
         return [value for _, value in self.reports(lines)]
 
     def reports(self, lines: Iterable[bytes]) -> Iterator[Tuple[Optional[float], float]]:
@@ -147,7 +146,6 @@ class Pattern:
                 yield step, value
 
     def last(self, lines: Iterable[bytes]) -> Dict[str, float]:
-        """The last value of each group in `lines`."""
         found: Dict[str, float] = {}
         for match in self._matches(lines):
             values = ((name, _number_in(match[group])) for name, group in self.groups.items())

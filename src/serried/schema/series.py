@@ -35,8 +35,6 @@ _CHUNK = 1 << 20
 
 
 class Entry(NamedTuple):
-    """A line of the file."""
-
     t: Optional[float]
     step: Optional[int]
     """None if the line is not about a step."""
@@ -49,8 +47,6 @@ class Entry(NamedTuple):
 
 
 class LoggedStep(NamedTuple):
-    """A step of one rank."""
-
     attempt: int
     t: Optional[float]
     step: int
@@ -226,7 +222,6 @@ def last_value(task: TaskDirectory, name: str, rank: int = 0) -> Optional[float]
 
 
 def _last_lines(path: Path) -> List[bytes]:
-    """Some lines at the end of a file."""
     try:
         with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)

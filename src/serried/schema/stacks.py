@@ -19,12 +19,9 @@ import re
 from typing import Any, Dict, List, Tuple
 
 HANDLER, PY_SPY = "handler", "py-spy"
-"""Values of `method`."""
 
 
 class Problem:
-    """Codes in `problems`."""
-
     NOT_PYTHON = "not-python"
     NO_HANDLER = "no-handler"
     """Python, without the handler of `base/startup.py`."""

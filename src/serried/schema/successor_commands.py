@@ -54,7 +54,6 @@ def read(path: Path) -> Optional[Commands]:
 def fill(
     command: Sequence[str], *, token: str = "", job: str = "", task: Optional[int] = None, hosts: str = ""
 ) -> List[str]:
-    """Fill the blanks of `command`."""
     blanks = {TOKEN: token, JOB: job, TASK: "" if task is None else str(task), HOSTS: hosts}
     words = list(command)
     for blank, value in blanks.items():

@@ -73,7 +73,6 @@ class Tracking(NamedTuple):
         )
 
     def has_run(self, rank: int) -> bool:
-        """Whether the values of `rank` go to the sinks."""
         return bool(self.sinks) and self.mode != OFF and (rank == 0 or self.every_process)
 
 
@@ -130,7 +129,6 @@ def _from_netrc(text: str, host: str) -> List[str]:
 
 
 def address(environ: Mapping[str, str]) -> str:
-    """The address of the wandb server."""
     return environ.get(ADDRESS) or PUBLIC
 
 

@@ -38,8 +38,6 @@ from serried.submission.reconcile import find_out
 
 
 class MoreTrials(NamedTuple):
-    """Trials to add to a sweep."""
-
     sweep: Sweep
     """With the definition that gave them."""
     trials: Mapping[int, Mapping[str, Any]]
@@ -503,7 +501,6 @@ def check_pair(other: Plan, plan: Plan) -> None:
 
 
 def _jobs(selection: Selection) -> tuple[str, ...]:
-    """Its newest jobs that have not ended."""
     record = selection.record
     submitted = [one for one in record.submissions_of(selection.task) if one.is_submitted and one.job]
     if not submitted:

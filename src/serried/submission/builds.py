@@ -98,7 +98,6 @@ class Recipe:
         return self.folder / f"{self.name}{CLAIMS}"
 
     def finished(self) -> Path | None:
-        """The folder of the build if it is complete."""
         facts = read_json(self.mark) or {}
         prefix = self.folder / str(facts.get("folder", ""))
         return prefix if facts and self.is_complete(prefix) else None
@@ -146,7 +145,6 @@ class Recipe:
         return claim
 
     def claimed(self) -> list[int]:
-        """Numbers of all claims."""
         try:
             return [int(path.name) for path in self._claims.iterdir() if path.name.isdigit()]
         except OSError:

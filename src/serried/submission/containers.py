@@ -112,7 +112,6 @@ def dialect(container: Container) -> str:
 
 
 def entering(container: Container) -> list[str]:
-    """The words that enter it here, for a check."""
     if dialect(container) == CHARLIECLOUD:
         return [container.runtime, *container.options, container.image, "--"]
     here = [bind for bind in map(binds.parse, container.binds) if not binds.is_local(bind.source)]

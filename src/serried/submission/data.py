@@ -203,7 +203,6 @@ class _DatasetCounter:
         self._ticked_at = time.monotonic()
         self._groups = {os.getegid(), *os.getgroups()}
         self._counted: set[tuple[int, int]] = set()
-        """Files with several names."""
         self._lock = threading.Lock()
 
     def add(self, path: bytes, state: os.stat_result) -> None:
@@ -376,7 +375,6 @@ def _check(item: Staged) -> None:
 
 
 def _block(item: Staged, *, at_end: bool = False) -> bytes:
-    """The first block of an archive, or its last."""
     try:
         with Path(item.source).open("rb") as file:
             if at_end:

@@ -487,7 +487,6 @@ def _run(plan: Plan, code: str, variables: Mapping[str, str], container: Sequenc
 
 
 def describe(environment: Environment) -> str:
-    """The environment in words."""
     prefix = environment.venv or environment.conda
     if prefix:
         return f"`{prefix}`"

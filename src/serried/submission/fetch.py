@@ -101,8 +101,6 @@ def _settled(selection: Selection, found: MissingOutputs, answer: Mapping[str, A
 
 
 class FetchMatches(NamedTuple):
-    """The files of a run that match the patterns."""
-
     entries: list[FetchEntry]
     """Results and checkpoints, then outputs."""
     noted: dict[Path, tuple[FetchLedger, str]]

@@ -770,7 +770,6 @@ def _texts_of(
 
 
 def _texts_in(value: Any) -> Iterator[str]:
-    """The texts in a setting."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, (Mapping, Sequence)):
@@ -830,7 +829,6 @@ def _commands(plan: Plan, each: Sequence[Sequence[str]]) -> Iterator[Sequence[st
 
 
 def _in_snapshot(plan: Plan, name: str) -> str:
-    """Relative to the snapshot's root."""
     return os.path.normpath(f"{plan.source.workdir}/{name}")
 
 

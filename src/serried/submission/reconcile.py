@@ -90,7 +90,6 @@ def forget(record: Record) -> str | None:
 
 
 def _current(record: Record, submission: Submission, now: float) -> Submission:
-    """The submission with its state at `now`."""
     since, tokens = seconds_of(submission.at), record.tokens_of(submission)
     accepted = dict(zip(tokens, submission.jobs))
     owners = {token: _owner(record, token) or accepted.get(token) for token in tokens}

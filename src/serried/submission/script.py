@@ -353,14 +353,12 @@ class Content(NamedTuple):
 
 
 def agent() -> Content:
-    """agent.pyz."""
     empty = _pyc(compile("", "serried/__init__.py", "exec"), b"")
     package = [("serried/__init__.pyc", empty), ("serried/__init__.py", b"")]
     return _content(AGENT, lambda: [*_module("__main__.py", MAIN), *package])
 
 
 def library() -> Content:
-    """library.zip."""
     return _content(LIBRARY, lambda: [*_module("serried/__init__.py", PACKAGE), *_module("sitecustomize.py", STARTUP)])
 
 

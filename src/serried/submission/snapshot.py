@@ -86,7 +86,6 @@ class Survey(NamedTuple):
     """Modules that git ignores, and folders of them, beside modules in `files`. The snapshot lacks them."""
 
     def has(self, path: str) -> bool:
-        """Whether `path` is one of `files`."""
         at = bisect.bisect_left(self.files, path)
         return self.files[at : at + 1] == (path,)
 
@@ -153,7 +152,6 @@ class SentProject(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Of all content, as the name of its folder."""
         text = json.dumps([self.head, sorted(self.files.items())], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 

@@ -52,7 +52,6 @@ class Parameter:
     """Of other distributions: `min`, `max`, `mu`, `sigma`, `a`, `b` and `q`."""
 
     def draw(self, generator: random.Random) -> Any:
-        """A random value."""
         if self.values:
             return generator.choices(self.values, self.weights or None)[0]
         value = _DRAW[self.distribution.removeprefix("q_")](generator, self.numbers)
@@ -97,7 +96,6 @@ class Parameter:
         return {"low": low, "high": high, **kind, **step}
 
     def to_json(self) -> dict[str, Any]:
-        """The keys that `parameter` reads."""
         if self.distribution == "constant":
             return {"value": self.values[0]}
         if not self.values:
@@ -150,7 +148,6 @@ class SweepDefinition:
     warnings: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
-        """What `from_json` needs for the same trials."""
         parameters = {name: parameter.to_json() for name, parameter in self.parameters.items()}
         numbers = {"run_cap": self.run_cap, "seeds": self.seeds, "seed": self.seed}
         numbers = {key: value for key, value in numbers.items() if value is not None}
@@ -185,7 +182,6 @@ class SweepDefinition:
 
     @property
     def size(self) -> int:
-        """The number of trials."""
         return self.distinct * (self.seeds or 1)
 
     @property
@@ -212,7 +208,6 @@ class SweepDefinition:
 
     @property
     def _grid(self) -> dict[str, Parameter]:
-        """The parameters whose values are all tried."""
         if self.method == BAYES:
             return {}
         return {

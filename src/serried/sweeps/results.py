@@ -211,7 +211,6 @@ def results_of(
 
 
 def _trials(status: RunStatus, sweep: Sweep) -> Iterable[TrialResult]:
-    """The trials of one run."""
     record = status.record
     for number in record.plan.array.indices if record.plan.array else ():
         verdict = (status.tasks or {}).get(number, status.verdict)

@@ -80,12 +80,10 @@ def style(text: str, name: str | None, stream: TextIO | None = None) -> str:
 
 
 def out(text: str = "") -> None:
-    """Print a line of data."""
     _print(text, sys.stdout)
 
 
 def out_json(**value: Any) -> None:
-    """Print the one JSON value of a command."""
     _print(json.dumps({"schema": SCHEMA, **value}, indent=1), sys.stdout)
 
 
@@ -225,7 +223,6 @@ def table(
 def out_table(
     heads: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, shrink: int | None = None, whole: bool = False
 ) -> None:
-    """Print a table on stdout."""
     for line in table(heads, rows, shrink=shrink, whole=whole):
         out(line)
 
@@ -322,7 +319,6 @@ def await_more(seconds: float) -> None:
 
 
 def can_ask() -> bool:
-    """Whether a person can answer a question."""
     return bool(sys.stdin and sys.stdin.isatty() and sys.stderr and sys.stderr.isatty())  # cron may close them
 
 

@@ -118,7 +118,6 @@ def environment_text(environment: Environment) -> str:
 
 
 def container_text(container: Container | None) -> str:
-    """Which one, and what is unusual about it."""
     if container is None:
         return ""
     made = f", built from {container.made_from}" if container.made_from else ""

@@ -28,7 +28,6 @@ TABLE_HEADS = ("RUN", "NAME", "STATE", "ELAPSED", "TIME", "CPU", "MEM", "GPU")
 
 
 def page(usage: Usage, found: Sequence[Note]) -> list[str]:
-    """The whole report of a run."""
     name = fit(printable(usage.name), WIDTH - len(usage.id) - len(usage.state) - 2)
     lines = [f"{usage.id} {name} {usage.state}".replace("  ", " "), ""]
     for label, text in _facts(usage):

@@ -91,8 +91,6 @@ def _include(stretch: list[float], value: float) -> None:
 
 
 class RankCurves:
-    """What one rank has logged in all attempts."""
-
     def __init__(self, place: TaskDirectory, rank: int) -> None:
         self._place, self._rank = place, rank
         self._new = series.Follower(place, rank)

@@ -303,7 +303,6 @@ def _gpus(nodes: Sequence[LiveNode], number: int, busy: float | None) -> str:
 
 
 def _memory(nodes: Sequence[LiveNode]) -> str:
-    """Of the fullest node."""
     known = [(node.memory, node.memory_limit, node) for node in nodes if node.memory is not None]
     if not known:
         return ""
@@ -388,7 +387,6 @@ def failure_lines(status: RunStatus, failures: Sequence[Explanation], *, with_ta
 
 
 def out_tasks(status: RunStatus) -> None:
-    """Print a line for each task."""
     rows: list[list[str | Cell]] = []
     for index in status.tasks or {}:
         task = task_of(status, index)

@@ -83,7 +83,6 @@ def unfinished_lines(texts: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def width(text: str) -> int:
-    """How many columns `text` takes on a terminal."""
     if text.isascii():
         return len(text)
     return sum(_cells(character) for character in text)

@@ -55,7 +55,6 @@ def is_superseded(attempt: Attempt) -> bool:
 
 
 def claim_of(attempt: Attempt) -> Dict[str, Any]:
-    """attempt.json."""
     return files.read_json(attempt.files.claim) or {}
 
 

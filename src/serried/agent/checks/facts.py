@@ -79,8 +79,6 @@ class GpuFacts(NamedTuple):
 
 
 class Port(NamedTuple):
-    """A port of InfiniBand or RoCE."""
-
     name: str
     state: str
     rate: str

@@ -175,7 +175,6 @@ class FactJudge:
             yield from self.of_nodes("node-answers", NOT_TESTED, late, "")
 
     def outcome(self, pair: Pair, addresses: Iterable[str]) -> str:
-        """The best of those at these addresses."""
         result = self.results.get(pair) or PeerResult(pair[1])
         seen = {result.outcomes.get(address, facts.OK) for address in addresses}
         order = (facts.OK, facts.NO_BULK, facts.SILENT, facts.TIMED_OUT, facts.REFUSED, facts.UNREACHABLE)

@@ -22,7 +22,6 @@ IFNAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 class NodeChecks:
     def __init__(self, loop: Loop, attempt: Attempt, index: int, folder: Folder, send: Callable[..., None]) -> None:
-        """`send` sends an event to the head."""
         self._loop, self._attempt, self._index, self._folder, self._send = loop, attempt, index, folder, send
         self._process: Optional[HelperProcess] = None
         self._has_facts = False

@@ -49,8 +49,6 @@ class MeasuredGroup(NamedTuple):
 
 
 class ProbeMeasurements:
-    """What the programs have reported so far."""
-
     def __init__(self, nodes: int, ranks: int) -> None:
         self.nodes, self.ranks = nodes, ranks
         self.rounds: List[ProbeRound] = []

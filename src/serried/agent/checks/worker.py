@@ -54,7 +54,6 @@ def patiently(ticks: int, wait: Callable[[float], Any]) -> None:
 
 
 def look(order: Mapping[str, Any]) -> Dict[str, Any]:
-    """The facts of this node, as JSON."""
     fields: Dict[str, Any] = {"node": order["node"], "hostname": os.uname().nodename, "chosen": order["chosen"]}
     try:
         if order["nodes"] > 1:

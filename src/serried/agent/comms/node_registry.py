@@ -20,8 +20,6 @@ GREETING_SECONDS = 10.0
 
 
 class NodeAgent:
-    """An authenticated node agent."""
-
     def __init__(
         self, host: str, channel: SignedChannel, address: str, greeting: Message, last_message_at: float
     ) -> None:
@@ -100,7 +98,6 @@ class NodeRegistry:
         return [rank for agent in busy for rank in agent.running] if is_silent else []
 
     def stop_accepting(self) -> None:
-        """Close the listening socket."""
         self._acceptor.close()
 
     def broadcast(self, do: str, **facts: Any) -> None:
@@ -131,7 +128,6 @@ class NodeRegistry:
             agent.running = []  # until its next heartbeat
 
     def send_to(self, index: int, message: Message) -> None:
-        """Send to one node, if it is connected."""
         agent = self._agents.get(index)
         if agent and agent.is_connected:
             agent.channel.send(message)

@@ -104,7 +104,6 @@ def connect(address: str) -> LocalSocket:
 
 
 def is_same_user(connection: socket.socket) -> bool:
-    """Whether the other end is a process of this user."""
     if sys.platform != "linux":
         return True  # its folder is private
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)

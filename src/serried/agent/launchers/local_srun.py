@@ -141,7 +141,6 @@ def _step_number(launches: Path) -> int:
 
 
 def task_environment(step: Step, task: int, number: int, environ: Mapping[str, str], host: str) -> Dict[str, str]:
-    """The variables of a task. `number` is that of the step."""
     tasks = str(step.tasks)
     own = {
         "SLURM_PROCID": str(task),

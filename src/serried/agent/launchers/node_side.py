@@ -358,7 +358,6 @@ class LaunchedRanks(ConnectedRanks):
 
 class LauncherProcess:
     def __init__(self, kind: LauncherKind, context: LaunchContext, place: command.RankPlace) -> None:
-        """Start the launcher, in the ranks' container if the launcher belongs there."""
         attempt = context.attempt
         launch = kind.command(context)
         self.command = launch.argv

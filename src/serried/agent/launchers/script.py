@@ -87,7 +87,6 @@ class ScriptLaunches:
 
 
 def _of_script(launch: str) -> str:
-    """The launch of the script in which a launch is."""
     return launch.partition(".")[0]
 
 
@@ -352,5 +351,4 @@ class ScriptNode(ConnectedRanks):
 
 
 def _outer(rank: Rank) -> Tuple[str, str]:
-    """The launch and the rank in which a rank was launched."""
     return rank.launch.rpartition(".")[0], rank.within

@@ -51,7 +51,6 @@ def unmount_below(folder: Path, until: Optional[float] = None) -> None:
 
 
 def below(folder: Path) -> List[str]:
-    """Every mount point below `folder`."""
     inside = _real(folder) + "/"
     return [point for point in _points() if point.startswith(inside)]
 
@@ -193,7 +192,6 @@ class Folder:
             files.write_json(self.path / KEEP, {"until": time.time() + seconds})
 
     def let_go(self) -> None:
-        """Undo `keep`."""
         (self.path / KEEP).unlink(missing_ok=True)
 
     def remove(self, seconds: float) -> None:

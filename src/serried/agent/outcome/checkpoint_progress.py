@@ -18,8 +18,6 @@ class Saved(NamedTuple):
 
 
 class Position(NamedTuple):
-    """The position of the newest checkpoint."""
-
     step: Optional[int]
     """The step of the newest complete checkpoint of `serried.train`; None if there is none."""
     newest: int

@@ -174,7 +174,6 @@ class AttemptEvidence(NamedTuple):
 
     @property
     def failed_calls(self) -> List[endings.FailedCall]:
-        """In their order."""
         entries = endings.entries(self.head, JournalEvent.LAUNCHES, endings.Launches)
         calls = [call for entry in entries for call in entry.failures]
         return sorted(calls, key=lambda call: float((call.time if call.seconds is None else call.seconds) or 0))
@@ -243,7 +242,6 @@ class IgnoredFailure(NamedTuple):
 
 
 def ignored_failure(evidence: AttemptEvidence) -> Optional[IgnoredFailure]:
-    """The first ignored failure of the script."""
     launch_of = _launch_of_calls(evidence)
     failed = {launch_of.get(call.call) for call in evidence.failed_calls}
     for call in evidence.failed_calls:

@@ -75,7 +75,6 @@ def on_full_disk(end: End) -> End:
 
 
 def word(end: End, form: str) -> str:
-    """The instruction for job.sh."""
     if end.state == names.COMPLETED:
         return "done"
     if end.state == names.REQUEUED:

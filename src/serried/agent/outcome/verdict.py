@@ -171,7 +171,6 @@ def _of_launch(evidence: AttemptEvidence, reason: Optional[Reason]) -> AttemptVe
 
 
 def _failing_hosts(evidence: AttemptEvidence) -> Sequence[str]:
-    """The nodes that its checks blame."""
     from serried.schema.checks import PROBLEM, CheckResults  # only after a preflight
 
     found = [one for part in entries(evidence.head, JournalEvent.CHECKED, CheckResults) for one in part.findings]

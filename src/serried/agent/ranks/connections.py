@@ -50,7 +50,6 @@ class ConnectionMonitor:
 
     @property
     def cpu_seconds(self) -> float:
-        """The CPU time of the ranks that have ended."""
         return sum(system.CPU_SECONDS.get(pid, 0.0) for pid in self._ranks)
 
     def begin(self, loop: Loop, send: Callable[..., None]) -> None:

@@ -107,7 +107,6 @@ class Ranks:
     # The next four are for ranks of a launcher.
 
     def was_killed_by_launcher(self, exit_: Exit) -> bool:  # noqa: ARG002
-        """Whether the rank was killed because its launcher ended."""
         return False
 
     def report_launcher_exit(self, *, all_sent: bool) -> None:

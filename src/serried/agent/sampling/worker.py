@@ -316,8 +316,6 @@ class Steps:
 
 
 class RankProgress:
-    """Reads what one rank writes."""
-
     def __init__(
         self, metrics: Path, log: Path, metric: Optional[Mapping[str, str]], results: Path, *, stands_for: int = 1
     ) -> None:
@@ -410,7 +408,6 @@ class RankProgress:
         return {name: of_name[-1] for name, of_name in values.items() if of_name}
 
     def _take(self, values: Mapping[str, float], at: float) -> None:
-        """`values` by the names of groups."""
         step, total = values.get(STEP), values.get(TOTAL)
         if total is not None and math.isfinite(total):
             self._steps.expect(int(total))
@@ -505,7 +502,6 @@ class OpenPeriod:
 
 class Sampler:
     def __init__(self, settings: Mapping[str, Any], now: float) -> None:
-        """`settings` are the fields of ToSampler.BEGIN."""
         self._settings = settings
         self._every: float = settings["every"]
         self._next_at = now

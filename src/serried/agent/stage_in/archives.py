@@ -236,7 +236,6 @@ def _start(command: List[str], source: Any, complaints: Any = None) -> "subproce
 
 
 def end() -> None:
-    """Kill the programs that unpack."""
     for process in list(RUNNING):
         process.kill()
 

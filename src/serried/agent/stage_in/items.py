@@ -72,7 +72,6 @@ class ExtentLog:
 
     @classmethod
     def complete(cls, manifest: Manifest, root: bytes) -> ExtentLog:
-        """The log of an item that was in the cache."""
         log = cls(manifest, root)
         entries = enumerate(manifest.entries)
         log._extents = [Extent(number, 0, entry.size) for number, entry in entries if entry.kind == FILE]
@@ -88,7 +87,6 @@ class ExtentLog:
             return self._extents[position:]
 
     def path(self, number: int) -> bytes:
-        """The path of the file, folder or link of this number."""
         path = self.manifest.entries[number].path
         return self.root + b"/" + path if path else self.root
 
@@ -132,7 +130,6 @@ class TreeWriter:
         self._add(Extent(number, offset, len(data)), len(data), lambda file: copy.write_all(file, data, offset))
 
     def skip(self, number: int, offset: int, length: int) -> None:
-        """Leave a hole."""
         self._add(Extent(number, offset, length), 0, lambda _: None)
 
     def copy(self, number: int, offset: int, length: int, source: int) -> None:
@@ -176,7 +173,6 @@ class TreeWriter:
             return True
 
     def missing(self) -> Iterator[Extent]:
-        """The extents that have not arrived."""
         for number, entry in enumerate(self._entries):
             if entry.kind != FILE or self._is_done[number]:
                 continue
@@ -251,7 +247,6 @@ class CacheSlot:
         self._part = locks.part_of(path)
 
     def begin(self) -> Path:
-        """The path at which the tree is to be created."""
         self._part.mkdir(mode=0o700, exist_ok=True)
         return self._part / TREE
 
@@ -398,7 +393,6 @@ class Availability:
         manifest: Bytes = b"",
         extents: Optional[ExtentLog] = None,
     ) -> None:
-        """`manifest` is its next piece."""
         with self._changed:
             self.key = key or self.key
             self.manifest_bytes = self.manifest_bytes if manifest_bytes is None else manifest_bytes
@@ -460,7 +454,6 @@ class StagedItem:
 
     @property
     def arrived(self) -> Tuple[int, int]:
-        """Bytes and files."""
         extents = self.extents
         return (extents.bytes, extents.files) if extents else self._staged
 

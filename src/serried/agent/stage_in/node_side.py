@@ -91,7 +91,6 @@ class StageIn:
 
     @property
     def variables(self) -> Dict[str, str]:
-        """For ranks, by placeholder."""
         return {"data": str(self._view)} if self._attempt.plan.staged_items else {}
 
     def on_message(self, message: Message) -> None:

@@ -108,7 +108,6 @@ class DataServer:
         threading.Thread(target=run, daemon=True).start()
 
     def close(self) -> None:
-        """Accept no more connections."""
         self._loop.stop()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts

@@ -97,7 +97,6 @@ class Watchdog:
         self._answered_at = time.monotonic()
 
     def silent_source(self) -> str:
-        """The watched source, if it has not answered for SILENT_SECONDS."""
         return self._source if time.monotonic() - self._answered_at > SILENT_SECONDS else ""
 
 
@@ -477,7 +476,6 @@ class Stager:
         return Path(os.path.realpath(item.source)), ItemOrigin.IN_PLACE
 
     def _stage_in_cache(self, item: StagedItem) -> Tuple[Path, str]:
-        """The item's path and its origin."""
         changes = 0
         while True:
             try:
@@ -602,7 +600,6 @@ class Stager:
         return writer.extents, origin
 
     def _unpack(self, item: StagedItem, archive: Path, slot: CacheSlot, extents: Optional[ExtentLog] = None) -> None:
-        """Fill the slot with what is in the archive."""
         least = _least_size(item, str(archive))
         try:
             if self._cache:
@@ -643,7 +640,6 @@ class Stager:
 
     @property
     def arrived(self) -> Tuple[int, int]:
-        """Bytes and files of all items."""
         sizes = [item.arrived for item in self.items]
         return sum(size for size, _ in sizes), sum(files for _, files in sizes)
 
@@ -675,7 +671,6 @@ class Stager:
 
 
 def _least_size(item: StagedItem, path: str) -> fs_archives.Least:
-    """What the archive at `path` becomes at least."""
     try:
         return fs_archives.least(path, item.unpack)
     except ValueError as error:

@@ -435,7 +435,6 @@ class Study:
 
 
 def _sweep_of(run: Path) -> Optional[str]:
-    """The id of the run's sweep."""
     try:
         sweep = Plan.from_json(files.read_json(run / "plan.json") or {}).sweep
     except ValueError:

@@ -29,8 +29,6 @@ PROC = Path("/proc/driver/nvidia/gpus")
 
 
 class Device(NamedTuple):
-    """A GPU."""
-
     id: str
     """Its name in CUDA_VISIBLE_DEVICES."""
     uuid: str = ""

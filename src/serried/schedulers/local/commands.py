@@ -79,8 +79,6 @@ def supervisor_command(plan: Plan, token: str, *, after: str = "", task: str = "
 
 @dataclass(frozen=True)
 class JobRequest:
-    """The options of `supervisor_command`."""
-
     name: str
     directory: str
     pool: str
@@ -98,7 +96,6 @@ class JobRequest:
 
 
 def parse(command: Sequence[str]) -> JobRequest:
-    """The request that a `supervisor_command` spells."""
     import argparse
 
     parser = argparse.ArgumentParser(prog="main.py", description="Supervise one job on this machine.")

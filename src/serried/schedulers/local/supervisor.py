@@ -266,7 +266,6 @@ class Task:
         return due[0] - time.monotonic() if due else float("inf")
 
     def _next_action(self) -> tuple[float, Callable[[], None]] | None:
-        """The next action that the clock demands, and its time."""
         limit, lead = self._request.time_seconds, self._request.warn_before_seconds
         if self._child is None or (self._ending and self._is_killed):
             return None

@@ -244,7 +244,6 @@ def _setting(config: str, name: str) -> str:
 
 
 def _listed(text: str, columns: int) -> Iterator[tuple[str, ...]]:
-    """The rows that `sacctmgr` printed."""
     for line in text.splitlines():
         cells = tuple(line.split("|"))
         if len(cells) == columns:
@@ -252,7 +251,6 @@ def _listed(text: str, columns: int) -> Iterator[tuple[str, ...]]:
 
 
 def _shown_partitions(text: str) -> dict[str, dict[str, str]]:
-    """The settings of each partition in what `PARTITIONS` printed."""
     settings = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines()]
     return {one["PartitionName"]: one for one in settings if "PartitionName" in one}
 

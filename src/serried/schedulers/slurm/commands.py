@@ -440,7 +440,6 @@ class Slurm(CommandScheduler):
         return SubmitCommand(argv, scrub(environment), umask=MODES[plan.share].umask)
 
     def join(self, job: str, host: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:
-        """`words` on a node of a job that runs."""
         return (
             *_step(("--cpus-per-task=1",), has_terminal=has_terminal, more=(f"--jobid={job}", f"--nodelist={host}")),
             *words,

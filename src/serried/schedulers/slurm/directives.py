@@ -65,7 +65,6 @@ MEMORY = frozenset(["mem", "mem-per-cpu", "mem-per-gpu"])
 
 
 def _letters_of(table: str) -> dict[str, str]:
-    """Long names -> letters."""
     return {name: letter for name, _, letter in (entry.partition(":") for entry in table.split())}
 
 

@@ -139,8 +139,6 @@ class MeterLine(Horizontal):
 
 
 class RunView(Vertical):
-    """The page of one run."""
-
     def __init__(self) -> None:
         super().__init__(id="run")
         self.head, self.facts = Static(id="head"), Static(id="facts")
@@ -319,7 +317,6 @@ class WatchApp(App[None]):
                 asyncio.get_running_loop().add_signal_handler(number, self.on_signal, number)
 
     def on_ready(self) -> None:
-        """All widgets are there."""
         self.grid.focus()
         self.look_at()
         self.reader.start()
@@ -347,13 +344,11 @@ class WatchApp(App[None]):
 
     @property
     def rows(self) -> list[RunRow]:
-        """Of the list that is open."""
         read = self.reader.pages
         rows = (read.tasks or ()) if self._opened else read.rows
         return [row for row in rows if row.matches(self.filter.value)]
 
     def look_at(self) -> None:
-        """Read what is open now."""
         self.reader.show(Shown(self._opened[-1] if self._opened else None, self._log_choice))
         self.show_again()
 

@@ -110,7 +110,6 @@ def _without(head: str, heads: tuple[str, ...], rows: list[Cells]) -> tuple[tupl
 
 
 def _room(heads: Sequence[str], rows: Sequence[Cells], columns: int) -> int:
-    """For the last column."""
     widths = [max(map(width, (head, *(row[at].text for row in rows)))) for at, head in enumerate(heads[:-1])]
     return max(columns - sum(widths) - _GAP * len(heads), 0)
 
@@ -123,8 +122,6 @@ class RankView(NamedTuple):
 
 
 class Quantity(NamedTuple):
-    """What ranks are compared by."""
-
     title: str
     value: Callable[[RankView], float | None]
     text: Callable[[float], str]
@@ -242,7 +239,6 @@ class RunPage:
 
     @property
     def _quantities(self) -> list[Quantity]:
-        """Those that at least one rank has."""
         ranks = self._ranks
         return [quantity for quantity in _QUANTITIES if any(quantity.value(rank) is not None for rank in ranks)]
 

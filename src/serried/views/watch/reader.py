@@ -57,8 +57,6 @@ class Shown:
 
 @dataclass(frozen=True)
 class Pages:
-    """What was read last."""
-
     rows: tuple[RunRow, ...] = ()
     is_read: bool = False
     notice: str = ""
@@ -99,7 +97,6 @@ class Reader:
             threading.Thread(target=guarded, args=(read,), daemon=True).start()
 
     def read_once(self, shown: Shown) -> Pages:
-        """Read in this thread."""
         self._shown = shown
         self._query()
         return self._pages(shown)
@@ -110,7 +107,6 @@ class Reader:
         self._wake_states.set()
 
     def show(self, shown: Shown) -> None:
-        """Read this from now on."""
         self._shown = shown
         self._wake_files.set()
         self._wake_states.set()

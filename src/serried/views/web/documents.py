@@ -57,7 +57,6 @@ QUANTITIES = {
 
 
 def row(status: RunStatus) -> dict[str, Any]:
-    """What the list shows of a run."""
     whole = status.to_json()
     kept = (
         "id", "name", "project", "experiment", "cluster", "state", "message", "created", "started", "ended",
@@ -114,7 +113,6 @@ def run(selection: Selection, status: RunStatus) -> dict[str, Any]:
 
 
 def _plan(selection: Selection) -> list[tuple[str, str]]:
-    """The plan as `serried submit` showed it."""
     record = selection.record
     source = read_json(record.directory.source) or {}
     diff = "changed" if record.directory.diff.exists() else ""
@@ -125,7 +123,6 @@ def _plan(selection: Selection) -> list[tuple[str, str]]:
 
 
 def _failed_log(attempt: AttemptDirectory, selection: Selection) -> str | None:
-    """The log of the rank that failed first."""
     end = End.read_known(attempt.exit)
     failure = end.first_failure if end else None
     if failure is None:
@@ -293,7 +290,6 @@ def _file_paths(selection: Selection) -> dict[str, Path]:
 
 
 def sweep(found: results.SweepResults) -> dict[str, Any]:
-    """The trials of a sweep, the best first."""
     return {
         "sweep": found.sweep.first,
         "metric": found.sweep.metric or None,
