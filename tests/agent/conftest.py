@@ -104,7 +104,12 @@ def fake_script():
     """The scheduler of runs on several nodes."""
     return StubScript(
         f"--hosts '{FAKE_HOSTS}' --node-variable FAKE_NODE",
-        lambda plan: (sys.executable, str(FAKE_LAUNCHER), str(plan.allocation.nodes)),
+        lambda plan: (
+            sys.executable,
+            str(FAKE_LAUNCHER),
+            str(plan.allocation.nodes + plan.allocation.spare_nodes),
+            *(["--no-kill"] if plan.allocation.spare_nodes else []),
+        ),
     )
 
 
@@ -125,6 +130,7 @@ def make_run(tmp_path, monkeypatch, fake_script):
         *,
         nodes=1,
         ranks=2,
+        spare_nodes=0,
         gpus=0,
         time_seconds=None,
         indices=None,
@@ -151,7 +157,13 @@ def make_run(tmp_path, monkeypatch, fake_script):
                 **(site or {}),
             ),
             allocation=Allocation(
-                nodes=nodes, ranks=ranks, gpus=gpus, cpus=2, memory_mb=None, time_seconds=time_seconds
+                nodes=nodes,
+                ranks=ranks,
+                gpus=gpus,
+                cpus=2,
+                memory_mb=None,
+                time_seconds=time_seconds,
+                spare_nodes=spare_nodes,
             ),
             source=changes.pop("source", Source(directory=str(project), snapshot=False)),
             shell=isinstance(command, str),

@@ -1,6 +1,6 @@
 """As much of srun as the agent needs, on one machine: N copies, FAKE_NODE in each, one bad exit ends the rest.
 
-fake_launcher.py N COMMAND…
+fake_launcher.py N [--no-kill] COMMAND…: with the option, the rest continues.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ KILL_WAIT = 60
 
 
 def main(nodes: int, command: list[str]) -> int:
+    ends_all = command[0] != "--no-kill"
+    command = command if ends_all else command[1:]
     # Later steps have the environment of the job alone, as tasks of pbsdsh do.
     given = {name: value for name, value in os.environ.items() if "sweep" not in command or name[:8] != "SERRIED_"}
     tasks = [subprocess.Popen(command, env={**given, **own(node)}) for node in range(nodes)]
     told = 0.0
     while any(task.poll() is None for task in tasks):
-        if not told and any(task.poll() for task in tasks):
+        if ends_all and not told and any(task.poll() for task in tasks):
             told = time.monotonic()
             for task in tasks:
                 task.terminate()

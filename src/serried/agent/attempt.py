@@ -39,7 +39,7 @@ class Attempt:
 
     def resized(self, *, nodes: int, ranks: int) -> Attempt:
         """The same attempt on another number of nodes, with another number of ranks on each."""
-        allocation = self.plan.allocation._replace(nodes=nodes, ranks=ranks)
+        allocation = self.plan.allocation._replace(nodes=nodes, ranks=ranks, spare_nodes=0)
         return Attempt(self.run, self.plan._replace(allocation=allocation), self.task, self.number)
 
     def with_launcher(self, kind: str) -> Attempt:
@@ -101,7 +101,7 @@ class Attempt:
     def node_numbers(self) -> range:
         """The nodes of the attempt, as far as they are known: a script may leave their number to the scheduler."""
         found = len(list(self.files.path.glob("node-*"))) if self.is_script else 0
-        return range(max(self.nodes, found))
+        return range(max(self.agents, found))
 
     @property
     def world_size(self) -> int:

@@ -35,7 +35,7 @@ from serried.base.hosts import LOOPBACK
 from serried.base.text import expand_hosts
 from serried.schema import names
 from serried.schema.codec import facts_of, from_json
-from serried.schema.endings import NodeEnded, SideExit, Unsaved
+from serried.schema.endings import NodeEnded, NodeLost, SideExit, Unsaved, entries
 from serried.schema.events import JournalEvent, ToHead, ToNode
 from serried.schema.exits import Exit
 from serried.schema.reasons import Reason
@@ -77,7 +77,7 @@ def main(arguments: List[str]) -> int:
     except OSError as error:
         print(f"serried: node {index} ({socket.gethostname()}) cannot reach the head agent: {error}", file=sys.stderr)
         return 1
-    Node(attempt, index, key, channel, master if attempt.nodes > 1 else LOOPBACK).run()
+    Node(attempt, index, key, channel, master if attempt.agents > 1 else LOOPBACK).run()
     return 0
 
 
@@ -163,6 +163,8 @@ class Node:
         """Another round may follow once the ranks have ended."""
         self._held: Optional[Tuple[NodeEnded, bool]] = None
         """How the round ended here, and whether its files can be trusted, while the head decides what follows."""
+        self._is_spare = index >= attempt.nodes
+        """It has no ranks in this round."""
         self._round = 1
         self._kill: Optional[Timer] = None
         self._lingering_since = 0.0
@@ -243,9 +245,11 @@ class Node:
         return self._private / (f"stop-{self._round}" if self._round > 1 else "stop")
 
     def _go(self, message: Message) -> None:
-        if message["round"] != self._round and self._held:
+        if message["round"] != self._round and (self._held or self._is_spare):
             self._begin_round(message)
-        if self._is_stopping:
+        places = message["nodes"] or range(self.attempt.nodes)
+        is_new, self._is_spare = self._round == 1 or self._is_spare, self._index not in places
+        if self._is_stopping or self._is_spare:
             return
         os.environ[names.RESUME] = message["resume"]
         parameters = message.get("parameters")
@@ -262,17 +266,18 @@ class Node:
 
             with contextlib.suppress(OSError):  # on a full disk
                 variables["submitters"] = write_submitters(self._private / "outside", system.agent_command("")[:-1])
-        self._start(variables, hosts)
+        place = places.index(self._index)
+        self._start(variables, hosts, place)
         if self.attempt.plan.beside:
             self._side_commands = SideCommands(
                 self.attempt, self._index, variables, self.loop, self._on_side_command_exit
             )
-        if self._round == 1:
-            self._sampling.begin(hosts[self._index], variables.get("results", ""))
+        if is_new:
+            self._sampling.begin(hosts[place], variables.get("results", ""))
         self.reap()
 
-    def _start(self, variables: Dict[str, Any], hosts: List[str]) -> None:
-        """Start the ranks of this node, or let the script or the launcher start them."""
+    def _start(self, variables: Dict[str, Any], hosts: List[str], place: int) -> None:
+        """Start the ranks of this node, or let the script or the launcher start them. `place` is among the `hosts`."""
         if self.attempt.is_script:
             from serried.agent.launchers import local_socket
             from serried.agent.launchers.script import ScriptNode
@@ -285,7 +290,7 @@ class Node:
             self._connections = connections.prepare(
                 self.attempt, self._index, variables["port"], lambda: [rank.pid for rank in self._running]
             )
-            self._ranks = ForkedRanks(self.attempt, self._index, variables)
+            self._ranks = ForkedRanks(self.attempt, self._index, variables, group=place)
             for rank in self._ranks.running:
                 self.log_event(JournalEvent.STARTED, rank=rank.number, local_rank=rank.local_rank, pid=rank.pid)
             self.send(ToHead.STARTED)
@@ -351,12 +356,25 @@ class Node:
             self._channel.close()
             self._channel = None
             self.log_event(JournalEvent.HEAD_LOST)
+        if self._is_replaced():
+            self._stage_out.abandon()
+            if self._ranks:
+                self._ranks.kill()
         self._stop(Reason.LOST, self.attempt.grace_seconds)
         if self._ranks:
             self._ranks.on_head_lost()
         self._stage_out.on_head_lost(self.attempt.grace_seconds)
         if self._is_done and self._stage_out.is_drained:
             self._leave()
+
+    def _is_replaced(self) -> bool:
+        """Whether ranks of a spare node do the work of these, which may write nothing more."""
+        if not self.attempt.plan.allocation.spare_nodes:
+            return False
+        with contextlib.suppress(OSError):
+            lost = entries(files.entries(self.attempt.files.events), JournalEvent.NODE_LOST, NodeLost)
+            return self._index in {node.node for node in lost}
+        return False
 
     def _leave(self) -> None:
         self.log_event(JournalEvent.ENDED)
@@ -410,8 +428,11 @@ class Node:
 
     def _stop(self, reason: str, grace: float) -> None:
         """TERM now, KILL after `grace` seconds. A second stop can only bring the KILL forward."""
+        is_repeated = self._holds and reason in (Reason.FAILURE, Reason.SILENCE)
+        if is_repeated and self._is_spare:
+            return
         self._is_urgent |= reason in (Reason.CANCEL, Reason.LOST)
-        if self._holds and reason in (Reason.FAILURE, Reason.SILENCE):
+        if is_repeated:
             self._stage_out.were_ended = True
         else:
             self._stage_out.stop(reason, grace)
@@ -508,6 +529,9 @@ class Node:
         self._holds = False
         if self._held:
             self._drain(*self._held)
+        elif self._is_spare and not (self._is_done or self._is_stopping):
+            self._is_stopping = True
+            self.finish_if_ended()
 
     def _drain(self, ended: NodeEnded, may_trust: bool) -> None:
         """Copy the rest of the outputs, then report the end."""

@@ -73,15 +73,16 @@ _OF_A_ROUND = frozenset(
         JournalEvent.STARTED, JournalEvent.STARTING_RANKS, JournalEvent.STOPPING, JournalEvent.RANK_FAILED,
         JournalEvent.RANK_EXIT, JournalEvent.SWEPT, JournalEvent.NODE_ENDED, JournalEvent.ALL_RANKS_ENDED,
         JournalEvent.RANKS_CONNECTED, JournalEvent.RANKS_UNCONNECTED, JournalEvent.SIDE_COMMAND_FAILED,
-        JournalEvent.SIDE_COMMAND_EXITED,
+        JournalEvent.SIDE_COMMAND_EXITED, JournalEvent.NODE_LOST,
     }
 )  # fmt: skip
 
 
 def of_last_round(journal: Sequence[Dict[str, Any]], rounds: int = 0) -> List[Dict[str, Any]]:
     """A journal without what belongs to the rounds before the last, by the head's: it has begun `rounds` again."""
-    begun = [at for at, entry in enumerate(journal) if entry["event"] == JournalEvent.ROUND]
-    last = len(journal) if len(begun) < rounds else max(begun, default=0)
+    begun = [(at, entry["round"]) for at, entry in enumerate(journal) if entry["event"] == JournalEvent.ROUND]
+    last, number = begun[-1] if begun else (0, 1)
+    last = len(journal) if number <= rounds else last
     return [entry for at, entry in enumerate(journal) if at >= last or entry["event"] not in _OF_A_ROUND]
 
 

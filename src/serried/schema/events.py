@@ -14,7 +14,9 @@ class JournalEvent:
     CLAIMED = "claimed"  # job, token, host, limit: the head has the attempt.
     LAUNCHING = "launching"  # argv: the head starts the agents. argv, pid: a node starts the launcher of its ranks.
     CONNECTED = "connected"  # node, host: a node agent called the head.
-    STARTING_RANKS = "go"  # resume: all nodes are ready; `resume` is the checkpoint to load, or None.
+    # resume, nodes: all nodes are ready; `resume` is the checkpoint to load, or None. `nodes` in the order of their
+    # ranks, if spare nodes have taken the place of others.
+    STARTING_RANKS = "go"
     RANK_FAILED = "rank-failed"  # node, host, exit, tail: a rank failed by itself.
     # node, host, exit, tail: a rank that the user's script launched failed by itself; its exit has `launch`.
     LAUNCHED_RANK_FAILED = "launched-rank-failed"
@@ -24,6 +26,7 @@ class JournalEvent:
     ENDING_LAUNCH = "ending-launch"
     LAUNCHES = "launches"  # `endings.Launches`: what the user's script launched, and its calls that failed.
     NODE_LOST = "node-lost"  # `endings.NodeLost`: a node agent disappeared before it was done.
+    SPARE_LOST = "spare-lost"  # The same of a spare node, which had no ranks.
     NODE_ENDED = "node-ended"  # `endings.NodeEnded`: a node agent is done.
     # status, said: the scheduler's launcher of the agents exited; `said` is its last output.
     AGENT_LAUNCHER_EXITED = "launcher-exit"
@@ -109,8 +112,8 @@ class ToNode:
 
     HEARTBEAT = "heartbeat"  # The head is alive.
     STAGE = "stage"  # before: the address and port of the node to take data from; None for the source.
-    # hosts, place, left, round, resume: a host list, the variables of ranks, the seconds until the job's limit, the
-    # number of the round, and the checkpoint to load.
+    # nodes, hosts, place, left, round, resume: the nodes in the order of their ranks, their hosts, the variables of
+    # ranks, the seconds until the job's limit, the number of the round, and the checkpoint to load. Others are spare.
     START_RANKS = "start-ranks"
     STOP = "stop"  # reason, hard, grace: end the ranks, or, without `hard`, ask them to save.
     FINISH = "finish"  # No round follows ROUND_ENDED.

@@ -18,9 +18,10 @@ from serried.agent.outcome import checkpoint_progress, diagnose, reconcile, verd
 from serried.agent.outcome.evidence import AttemptEvidence, Event, FirstFailure, first_failure
 from serried.base import files
 from serried.schema import names
-from serried.schema.endings import End, NodeEnded, Stopping, entries, of_last_round
+from serried.schema.endings import End, NodeEnded, NodeLost, Stopping, entries, missing_outputs, of_last_round
 from serried.schema.events import JournalEvent
 from serried.schema.exits import Exit
+from serried.schema.layout import RESULTS
 from serried.schema.reasons import Reason
 
 
@@ -48,8 +49,15 @@ def gather(
     began = claim.get("monotonic")
     # All processes of a machine share this clock, from one boot to the next.
     is_same_clock = claim.get("host") == os.uname().nodename and claim.get("boot") == boot()
-    head = of_last_round(files.entries(attempt.files.events))
-    node_ends = entries(head, JournalEvent.NODE_ENDED, NodeEnded) if ends is None else ends
+    journal = files.entries(attempt.files.events)
+    head = of_last_round(journal)
+    node_ends = list(entries(head, JournalEvent.NODE_ENDED, NodeEnded) if ends is None else ends)
+    others = [*entries(journal, JournalEvent.NODE_LOST, NodeLost), *entries(head, JournalEvent.SPARE_LOST, NodeLost)]
+    for lost in others:
+        if lost not in entries(head, JournalEvent.NODE_LOST, NodeLost):  # its ranks run elsewhere since
+            missing = missing_outputs(files.entries(attempt.files.node_events(lost.node)))
+            results = tuple(outputs for outputs in missing if outputs.kind == RESULTS)
+            node_ends.append(NodeEnded((), lost.node, lost.host, missing=results))
     reported = {end.node for end in node_ends}
     rounds = sum(entry["event"] == JournalEvent.ROUND for entry in head)
     reason = next((stop.reason for stop in entries(head, JournalEvent.STOPPING, Stopping)), None)

@@ -51,7 +51,7 @@ class CheckCoordinator:
 
     def begin(self) -> None:
         """All nodes are connected."""
-        if self._attempt.nodes > 1 or self._attempt.plan.preflight:
+        if self._attempt.agents > 1 or self._attempt.plan.preflight:
             self._began_at = time.monotonic()
             self._loop.after(NODES_SECONDS, self._test_peers)
             self._test_when_complete()
@@ -77,7 +77,7 @@ class CheckCoordinator:
         return True
 
     def _test_when_complete(self) -> None:
-        if self._began_at and len(self._facts) == self._attempt.nodes:
+        if self._began_at and len(self._facts) == self._attempt.agents:
             self._test_peers()
 
     def _test_peers(self) -> None:

@@ -29,7 +29,7 @@ class NodeChecks:
     def begin(self, key: bytes, master: str) -> None:
         """Start the process. It gives way to ranks that do not wait for it."""
         attempt, plan = self._attempt, self._attempt.plan
-        if attempt.nodes == 1 and not plan.preflight:
+        if attempt.agents == 1 and not plan.preflight:
             return
         niceness = 0 if plan.preflight else NICENESS
         try:
@@ -42,7 +42,7 @@ class NodeChecks:
             {
                 "do": ToHelper.CHECK,
                 "node": self._index,
-                "nodes": attempt.nodes,
+                "nodes": attempt.agents,
                 "key": sign(key, "checks"),  # a greeting that was recorded here opens no other port
                 "master": master,
                 "disk": str(self._folder.path),

@@ -77,7 +77,7 @@ class PairsCoordinator:
         self._loop, self._attempt, self._nodes = loop, attempt, nodes
         self._log_event, self._on_findings = log_event, on_findings
         ranks = (attempt.plan.allocation.gpus or 1) if attempt.is_script else attempt.ranks
-        self._seen = ProbeMeasurements(attempt.nodes, ranks)
+        self._seen = ProbeMeasurements(attempt.agents, ranks)
         self._rounds = rounds(self._seen)
         self._place: Dict[str, Any] = {}
         self._ports: Dict[int, List[int]] = {}

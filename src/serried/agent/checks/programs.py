@@ -91,7 +91,7 @@ def _with_probe(attempt: Attempt, ranks: int) -> Attempt:
     python = (plan.command[0],) if is_python else ("/bin/sh", "-c", FIND_PYTHON, "sh")
     launch, words = plan.launch._replace(kind="agent"), (*python, str(attempt.run.agent), "probe")
     plan = plan._replace(command=words, shell=False, script=None, array=None, sweep=None, debug=False, launch=launch)
-    return Attempt(attempt.run, plan, attempt.task, attempt.number).resized(nodes=attempt.nodes, ranks=ranks)
+    return Attempt(attempt.run, plan, attempt.task, attempt.number).resized(nodes=attempt.agents, ranks=ranks)
 
 
 class _Program:

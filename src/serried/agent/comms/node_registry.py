@@ -43,9 +43,11 @@ class NodeAgent:
         """Until when the head waits for it, on the monotonic clock: it is copying its ranks' results."""
         self.have_ranks_ended = False
         self.is_held = False
-        """Its ranks have ended, and it waits for another round or for the end."""
+        """It has no ranks, or they have ended, and it waits for another round or for the end."""
         self.is_lost = False
         """It disappeared before it was done: processes of the attempt may still run there."""
+        self.is_unfit = False
+        """It gets no ranks any more."""
 
 
 class NodeEvents(Protocol):

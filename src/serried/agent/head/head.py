@@ -156,6 +156,10 @@ def sweep_nodes(loop: Loop, argv: List[str], attempt: Attempt) -> None:
 CONTROL_SECONDS = 2.0
 CHECK_SECONDS = 5.0
 SILENT_NODE_SECONDS = 60.0
+REPLACED_SECONDS = 25.0
+"""A node that is silent for so long is replaced, if there are enough spare nodes."""
+REPLACED_BEATS = 4
+"""So many heartbeats are missing then, of attempts with long pauses between them."""
 UNCONNECTED_SECONDS = 120.0
 """Ranks that have not connected by then are reported, though they may be preparing data and connect later."""
 
@@ -229,9 +233,13 @@ class Monitor:
             self.is_superseded = True
             self._head.log_event(JournalEvent.SUPERSEDED)
             self._head.stop(Reason.LOST, "a later attempt has begun", 0.0)
-        for agent in self._nodes:
-            if not agent.is_done and self._loop.awake() - agent.last_message_at > SILENT_NODE_SECONDS:
-                self._head.on_node_lost(agent, Reason.NODE_SILENT, f"silent for {SILENT_NODE_SECONDS:.0f} s")
+        now, limit = self._loop.awake(), SILENT_NODE_SECONDS
+        silent = [it for it in self._nodes if not it.is_done and now - it.last_message_at > REPLACED_SECONDS]
+        if silent and self._head.can_replace(silent):
+            limit = min(limit, max(REPLACED_SECONDS, REPLACED_BEATS * self._attempt.heartbeat_seconds))
+        for agent in silent:
+            if now - agent.last_message_at > limit:
+                self._head.on_node_lost(agent, Reason.NODE_SILENT, f"silent for {limit:.0f} s")
 
     def check_parent(self) -> None:
         """Record the end if job.sh was killed: it cannot run `finish`, and this process may be killed next.
@@ -289,10 +297,15 @@ LOGGED = {
     ToHead.DONE: JournalEvent.NODE_ENDED,
 }
 """Messages that are also entries of the journal."""
-REPEATED = (Reason.FAILURE, Reason.SILENCE)
+REPEATED = (Reason.FAILURE, Reason.SILENCE, Reason.LOST)
 """Reasons of stops after which another round may follow."""
 OTHER_FILES = 32
 """In addition to a connection for each node, with room to spare."""
+
+
+def _is_bad(agent: NodeAgent) -> bool:
+    """Whether no ranks can be started there."""
+    return agent.is_done or agent.is_unfit
 
 
 def main(arguments: List[str]) -> int:
@@ -305,12 +318,12 @@ def main(arguments: List[str]) -> int:
         attempt = claims.begin(attempt, options.token, options.job)
         if attempt.is_script:  # its directives may leave the number of nodes to the scheduler
             attempt = attempt.resized(nodes=len(expand_hosts(options.hosts)) or 1, ranks=1)
-        needed = attempt.nodes + OTHER_FILES
+        needed = attempt.agents + OTHER_FILES
         limit = system.allow_open_files(needed)
         if limit is not None:
             from serried.agent import finish
 
-            problem = f"{attempt.nodes} nodes need {needed} open files; `ulimit -Hn` allows {limit}"
+            problem = f"{attempt.agents} nodes need {needed} open files; `ulimit -Hn` allows {limit}"
             finish.refuse(attempt, options, problem)
             return names.EXIT_CODES[names.LAUNCH_FAILED]
     except claims.Refused as refusal:
@@ -336,7 +349,7 @@ class Head:
         self._stop_reason: Optional[Reason] = None
         self._are_ranks_notified = self._have_ranks_started = self._has_ended = False
         self._port = rendezvous.hold_port()
-        self._nodes = NodeRegistry(self.loop, attempt.nodes, expand_hosts(options.hosts), self)
+        self._nodes = NodeRegistry(self.loop, attempt.agents, expand_hosts(options.hosts), self)
         self._deadline = deadline.deadline_of(attempt, options.end, options.age)
         self._monitor = Monitor(self, self._nodes, self._deadline)
         self._live: LiveFile
@@ -363,6 +376,8 @@ class Head:
             self._pairs = PairsCoordinator(self.loop, attempt, self._nodes, self.log_event, self._on_pairs_checked)
         self._script: Optional[ScriptProcess] = None
         """The process of the user's job script."""
+        self._places = list(range(attempt.nodes))
+        """The nodes that have ranks, in the order of these. The others are spare."""
         self._round = 1
         self._rounds: Optional[Rounds] = None
         """None if no further round is possible."""
@@ -473,7 +488,7 @@ class Head:
         self.log_event(JournalEvent.CONNECTED, node=agent.index, host=agent.host)
         if agent.problem:
             self._fail_launch(f"{agent.host}: {agent.problem}")
-        elif len(self._nodes) == self.attempt.nodes:
+        elif len(self._nodes) == self.attempt.agents:
             self._checks.begin()
             self._stage_in.begin()
 
@@ -492,11 +507,17 @@ class Head:
         self._have_ranks_started = True
         self._nodes.stop_accepting()
         self._env_file.remove()
-        self.log_event(JournalEvent.STARTING_RANKS, resume=self._resume or None)
+        places = self._places if self._places != list(range(self.attempt.nodes)) else None
+        self.log_event(
+            JournalEvent.STARTING_RANKS, resume=self._resume or None, **({"nodes": places} if places else {})
+        )
         seconds_left = self._deadline.over - time.time() if self._deadline else None
-        hosts = fold_hosts([agent.host for agent in self._nodes])
+        agents = {agent.index: agent for agent in self._nodes}
+        hosts = fold_hosts([agents[index].host for index in self._places])
         parameters: Dict[str, Any] = {"parameters": self.attempt.parameters} if self._search else {}
-        parameters.update(round=self._round, resume=self._resume)
+        parameters.update(round=self._round, resume=self._resume, nodes=places)
+        for spare in agents.keys() - set(self._places):
+            agents[spare].is_held = True
         self._nodes.broadcast(ToNode.START_RANKS, hosts=hosts, place=self._place, left=seconds_left, **parameters)
         if self._round > 1:
             return
@@ -514,15 +535,23 @@ class Head:
             self._start_ranks()
 
     def _fail_check(self, findings: List[Finding]) -> bool:
-        """End the launch if a check has found a problem."""
+        """End the launch if a check has found a problem, unless spare nodes take the place of those that it blames."""
         from serried.schema import checks
 
-        bad = next((finding for finding in findings if finding.level == checks.PROBLEM), None)
-        if bad:
+        for bad in (finding for finding in findings if finding.level == checks.PROBLEM):
             hosts = fold_hosts(bad.hosts)
             where = "" if bad.seen.startswith(hosts) else f"{hosts}: "
-            self._fail_launch(f"{where}check `{bad.id}`: {bad.seen}", Reason.CHECK_FAILED)
-        return bad is not None
+            message = f"{where}check `{bad.id}`: {bad.seen}"
+            blamed = [agent for agent in self._nodes if agent.host in bad.hosts and not agent.is_unfit]
+            if not (bad.hosts and self.can_replace(blamed)):
+                self._fail_launch(message, Reason.CHECK_FAILED)
+                return True
+            for agent in blamed:
+                agent.is_unfit = True
+            if blamed:
+                message += self._use_spares()
+                self.log_event(JournalEvent.ANOMALY, code=Reason.CHECK_FAILED, message=message)
+        return False
 
     def on_message(self, agent: NodeAgent, message: Message) -> None:
         if message["event"] == ToHead.SAMPLE:
@@ -602,13 +631,21 @@ class Head:
 
     def on_node_lost(self, agent: NodeAgent, code: Reason, because: str) -> None:
         self._monitor.check_parent()
-        self._nodes.disconnect(agent)
         if agent.is_done or self._has_ended:
+            self._nodes.disconnect(agent)
             return
+        is_spare = self._have_ranks_started and agent.index not in self._places
+        event = JournalEvent.SPARE_LOST if is_spare else JournalEvent.NODE_LOST
+        self.log_event(event, **facts_of(NodeLost(agent.host, agent.index, code, because)))
+        self._nodes.disconnect(agent)  # it then looks into the journal
         agent.is_done = agent.is_lost = True
-        self.log_event(JournalEvent.NODE_LOST, **facts_of(NodeLost(agent.host, agent.index, code, because)))
-        if self._have_ranks_started:
+        if is_spare:
+            system.log(f"spare node {agent.host} was lost: {because}")
+        elif self._have_ranks_started:
+            if not self.can_replace([agent]):
+                self._end_rounds()
             self.stop(Reason.LOST, f"lost {agent.host}", self.attempt.grace_seconds)
+            self._begin_round_if_ended()
         else:
             absent = ", ".join(self._nodes.missing())
             first = f"no agent answered from {absent}, and " if absent else ""
@@ -634,9 +671,9 @@ class Head:
         stopping = Stopping(reason, because, absent=absent, launches=launches, **facts)
         self.log_event(JournalEvent.STOPPING, **facts_of(stopping))
         self._stop_reason = self._stop_reason or reason
-        if reason not in REPEATED:
+        if reason not in REPEATED or self._monitor.is_superseded or self._monitor.is_orphaned:
             self._end_rounds()
-        is_new = self._nodes.stop_ranks(reason, grace)
+        is_new = self._nodes.stop_ranks(Reason.FAILURE if self._rounds and reason is Reason.LOST else reason, grace)
         self._launchers.stop()
         if self._script and self._script.running:
             self._script.terminate()
@@ -651,26 +688,59 @@ class Head:
             self._nodes.drop_unfinished(Reason.STOP_IGNORED, "it did not stop")
 
     def _on_round_ended(self, agent: NodeAgent, ended: NodeEnded) -> None:
-        """Once the ranks of all nodes have ended: start them again, or end the attempt."""
         if self._rounds is None:
             self._nodes.send_to(agent.index, {"do": ToNode.FINISH})
             return
         agent.is_held = True
-        if not self._rounds.on_ended(agent, ended):
+        self._rounds.on_ended(agent, ended)
+        self._begin_round_if_ended()
+
+    def _have_all_ended(self) -> bool:
+        """Whether the ranks of all nodes have ended, so that another round may begin."""
+        return self._rounds is not None and all(
+            agent.is_held or agent.is_lost for agent in self._nodes if agent.index in self._places
+        )
+
+    def can_replace(self, agents: Sequence[NodeAgent]) -> bool:
+        """Whether other nodes can take the place of these, or those are spare themselves.
+
+        The first node cannot be replaced: this process runs there, and job.sh.
+        """
+        bad = {agent.index for agent in agents} | {agent.index for agent in self._nodes if _is_bad(agent)}
+        active = bad & set(self._places)
+        spares = {agent.index for agent in self._nodes} - bad - set(self._places)
+        return self._rounds is not None and 0 not in active and len(active) <= len(spares)
+
+    def _use_spares(self) -> str:
+        """Let spare nodes take the place of the lost and unfit ones, and return that as the end of a sentence."""
+        said = ""
+        agents = {agent.index: agent for agent in self._nodes}
+        for place, index in enumerate(self._places):
+            if _is_bad(agents[index]):
+                spare = next(it for it in self._nodes if it.index not in self._places and not _is_bad(it))
+                self._places[place] = spare.index
+                said += f"; {spare.host} takes the place of {agents[index].host}"
+        return said
+
+    def _begin_round_if_ended(self) -> None:
+        """Once the ranks of all nodes have ended: start them again, or end the attempt."""
+        if not self._have_all_ended():
             return
         self._monitor.look_again()
-        if self._rounds is None:
+        if not self._have_all_ended() or self._rounds is None:
             return
         begun = None
         is_warned = self._deadline is not None and time.time() >= self._deadline.warning
-        if self._stop_reason in REPEATED and not is_warned:
+        lost = [agent.host for agent in self._nodes if agent.index in self._places and agent.is_lost]
+        if self._stop_reason in REPEATED and not is_warned and self.can_replace([]):
             try:
-                begun = self._rounds.decide(self._stop_reason)
+                begun = self._rounds.decide(self._stop_reason, lost)
             except OSError as error:
                 system.log(f"no further round: {error}")
         if begun is None:
             self._end_rounds()
             return
+        begun = begun._replace(message=begun.message + self._use_spares())
         self._stop_reason, self._round = None, begun.round
         self._resume = begun.resume or ""
         self._port.close()

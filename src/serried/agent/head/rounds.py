@@ -28,7 +28,9 @@ STORM_ROUNDS, STORM_SECONDS = 5, 1800.0
 """So many rounds in this time end the attempt, even if each made progress."""
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGBUS, signal.SIGSEGV)
 """Signals that a program seldom causes itself."""
-MAY_PASS = frozenset({Reason.SIGNAL, Reason.PEER_LOST, Reason.NCCL, Reason.CUDA_KERNEL, Reason.SILENCE})
+MAY_PASS = frozenset(
+    {Reason.SIGNAL, Reason.PEER_LOST, Reason.NCCL, Reason.CUDA_KERNEL, Reason.SILENCE, Reason.NODE_LOST}
+)
 SIGNS = (
     (Reason.CUDA_KERNEL, r"CUDA error: (?!out of memory)|uncorrectable ECC error|CUBLAS_STATUS_EXECUTION_FAILED"),
     (Reason.NCCL, r"NCCL error|nccl(?:System|Remote|Internal|UnhandledCuda)Error|NCCL communicator was aborted"),
@@ -52,6 +54,8 @@ class RoundFailure(NamedTuple):
     def is_like(self, other: RoundFailure) -> bool:
         """Whether the same rank failed in the same way, and nothing was saved in between."""
         alike = (self.code, self.rank, self.error) == (other.code, other.rank, other.error)
+        if self.code is Reason.NODE_LOST:
+            alike = alike and self.host == other.host
         return alike and not self.position.is_beyond(other.position)
 
 
@@ -91,16 +95,17 @@ class Rounds:
         self._ended: Dict[int, NodeEnded] = {}
         """Of the nodes that hold, after their ranks have ended."""
 
-    def on_ended(self, agent: NodeAgent, ended: NodeEnded) -> bool:
-        """The ranks of a node have ended. Returns whether those of all nodes have."""
+    def on_ended(self, agent: NodeAgent, ended: NodeEnded) -> None:
         self._ended[agent.index] = ended._replace(node=agent.index, host=agent.host)
-        return len(self._ended) == self._attempt.nodes
 
-    def decide(self, reason: Reason) -> Optional[RoundBegun]:
-        """The next round, or None if the attempt ends. `reason` is that of the stop. Raises OSError."""
+    def decide(self, reason: Reason, lost: Sequence[str] = ()) -> Optional[RoundBegun]:
+        """The next round, or None if the attempt ends. `reason` is that of the stop, after the nodes `lost` were lost.
+
+        Raises OSError.
+        """
         ends = [self._ended[node] for node in sorted(self._ended)]
         self._ended.clear()
-        failure = self._failure(reason, ends)
+        failure = self._failure(reason, ends, lost)
         if failure is None:
             return None
         because = obstacle(failure, self._failures, self._attempt.plan.limit.rounds)
@@ -111,7 +116,7 @@ class Rounds:
         own = {name: value for name, value in failure._asdict().items() if name in RoundBegun._fields and name != "t"}
         return RoundBegun(**own, round=len(self._failures) + 1, resume=self._attempt.newest_checkpoint or None)
 
-    def _failure(self, reason: Reason, ends: Sequence[NodeEnded]) -> Optional[RoundFailure]:
+    def _failure(self, reason: Reason, ends: Sequence[NodeEnded], lost: Sequence[str]) -> Optional[RoundFailure]:
         from serried.agent.attempts import finalize
         from serried.agent.outcome import checkpoint_progress
         from serried.agent.outcome.evidence import first_failure
@@ -120,6 +125,9 @@ class Rounds:
         position = checkpoint_progress.position(attempt.directory.checkpoints, attempt.plan.watch_patterns)
         if reason is Reason.SILENCE:
             return RoundFailure(reason, "no output from any rank for too long", position, time.time())
+        if reason is Reason.LOST:
+            message = f"node {', '.join(lost)} was lost"
+            return RoundFailure(Reason.NODE_LOST, message, position, time.time(), host=lost[0])
         evidence = finalize.gather(attempt, ends=ends)
         first = first_failure(evidence)
         if first is None or any(end.left for end in ends):

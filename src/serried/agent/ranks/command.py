@@ -315,6 +315,8 @@ def slurm(attempt: Attempt, place: RankPlace) -> Dict[str, str]:
         "SLURM_TASKS_PER_NODE": layout,
         "SLURM_STEP_TASKS_PER_NODE": layout,
         "SLURM_DISTRIBUTION": "block",
+        "SLURM_NODEID": str(first // attempt.ranks),
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES"), str(attempt.nodes)),
         "SLURM_CPUS_PER_TASK": str(max(1, attempt.plan.allocation.cpus // attempt.ranks)),
     }
 

@@ -61,9 +61,11 @@ class Rank:
 class Ranks:
     """The ranks of one node, started by the agent or by a launcher."""
 
-    def __init__(self, attempt: Attempt, node: int, stop_file: str) -> None:
+    def __init__(self, attempt: Attempt, node: int, stop_file: str, group: Optional[int] = None) -> None:
         self.attempt = attempt
         self.node = node
+        self.group = node if group is None else group
+        """The place of the node among those that have ranks."""
         self._stop_file = stop_file
         self.exits: Dict[int, Exit] = {}
         """By rank."""
@@ -79,11 +81,11 @@ class Ranks:
 
     def open_log(self, number: int) -> int:
         return os.open(
-            self.attempt.log_of(number, self.node), os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.attempt.file_mode
+            self.attempt.log_of(number, self.group), os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.attempt.file_mode
         )
 
     def log_path(self, rank: Rank) -> Path:
-        return rank.path or self.attempt.log_of(rank.number, self.node)
+        return rank.path or self.attempt.log_of(rank.number, self.group)
 
     def reap(self, children: Iterable[Tuple[int, int]]) -> List[Exit]:  # noqa: ARG002 - a subclass has children
         """The ranks that have ended since the last call. `children` of the agent have ended: (pid, wait status)."""
@@ -199,7 +201,7 @@ class Ranks:
         return self._with_failure_report(exit_, report, rank)
 
     def tail(self, rank: int) -> List[str]:
-        return tail_of(self.attempt, rank, self.node)
+        return tail_of(self.attempt, rank, self.group)
 
     def notify(self, name: Optional[str]) -> None:
         """Send the signal `name` as the stop notice. A rank that dies of the signal counts as ended by the agent."""
@@ -231,8 +233,8 @@ class Ranks:
 class ForkedRanks(Ranks):
     """Ranks that the agent itself starts, all at once."""
 
-    def __init__(self, attempt: Attempt, node: int, place: Dict[str, Any]) -> None:
-        super().__init__(attempt, node, place["stop_file"])
+    def __init__(self, attempt: Attempt, node: int, place: Dict[str, Any], group: Optional[int] = None) -> None:
+        super().__init__(attempt, node, place["stop_file"], group)
         self._memory = linux.OutOfMemory()
         self._children: Dict[int, system.Child] = {}
         self._start_all(place)
@@ -240,7 +242,7 @@ class ForkedRanks(Ranks):
     def _start_all(self, place: Dict[str, Any]) -> None:
         attempt, threads = self.attempt, binding.threads(self.attempt)
         for local, cpus in enumerate(binding.shares(attempt.ranks)):
-            number = self.node * attempt.ranks + local
+            number = self.group * attempt.ranks + local
             rank = command.RankPlace(node=self.node, rank=number, local_rank=local, threads=threads, **place)
             self._start(rank, command.program(attempt, rank), cpus=cpus)
 

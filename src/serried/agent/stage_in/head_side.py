@@ -61,7 +61,7 @@ class StageInCoordinator:
             self._record_progress()
         elif event == ToHead.STAGED:
             self._staged[member.index] = message
-            if len(self._staged) == self._attempt.nodes:
+            if len(self._staged) == self._attempt.agents:
                 totals = {name: max(int(state[name]) for state in self._staged.values()) for name in ("bytes", "files")}
                 seconds = round(time.monotonic() - self._began_at, 2)
                 self._log_event(JournalEvent.STAGED, **totals, seconds=seconds)
@@ -74,7 +74,7 @@ class StageInCoordinator:
 
     def _start_nodes(self) -> None:
         """Once all nodes are connected and serve."""
-        if not self._is_open or len(self._ports) < self._attempt.nodes or self._has_begun:
+        if not self._is_open or len(self._ports) < self._attempt.agents or self._has_begun:
             return
         self._has_begun = True
         self._log_event(JournalEvent.STAGING, bytes=0, of=0, files=0, of_files=0, rate=0, left=None)

@@ -66,7 +66,7 @@ class StageIn:
         data, site = self._attempt.plan.data, self._attempt.plan.site
         if not (data and data.stage):
             return
-        serves = self._attempt.nodes > 1 and site.data_transfer == "chain" and self._folder.has_disk
+        serves = self._attempt.agents > 1 and site.data_transfer == "chain" and self._folder.has_disk
         self._process = HelperProcess(self._loop, "stage-in", [], self._on_worker_message)
         self._process.send(
             {
@@ -124,7 +124,7 @@ class StageIn:
         elif say == FromStageIn.PROGRESS:
             now = time.monotonic()
             if now >= self._next_report:
-                self._next_report = now + self._attempt.nodes / REPORTS_PER_SECOND
+                self._next_report = now + self._attempt.agents / REPORTS_PER_SECOND
                 self._send(ToHead.STAGING, **message)
         else:
             self._is_resolved = True

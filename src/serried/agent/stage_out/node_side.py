@@ -133,6 +133,14 @@ class StageOut:
         self.limit(grace + LOST_SECONDS)
         self._stop_waiting()
 
+    def abandon(self) -> None:
+        """Copy nothing more: another node does the work of this one. Its folder stays."""
+        self._is_resolved, self._starts = True, 0
+        if self._process:
+            self._process.kill()
+        if self._callback:
+            self._give_up("another node has taken its place")
+
     def limit(self, seconds: float) -> None:
         """End all copies within `seconds`, unless they must end earlier."""
         ends_at = time.monotonic() + max(0.0, seconds)

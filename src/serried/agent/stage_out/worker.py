@@ -512,7 +512,7 @@ def _recover(attempt: Attempt, node: int, folder: Path) -> Dict[str, Any]:
         results = str(folder / RESULTS) if (folder / RESULTS).is_dir() else ""
         roots = watch_roots(attempt, node, folder, folder / SCRATCH)
         sync_loop = SyncLoop(Publisher(attempt, node, publish.Throttle()), roots, results, problems.append)
-        exited = [_ranks_exited_by_themselves(attempt, number) for number in range(attempt.nodes)]
+        exited = [_ranks_exited_by_themselves(attempt, number) for number in attempt.node_numbers]
         summary = sync_loop.finish(trusted=exited[node], all_trusted=all(exited))
         missing, torn = summary["missing"], summary["torn"]
         problem: Optional[str] = missing[0]["problem"] if missing else next(iter(problems), None)

@@ -1,0 +1,91 @@
+"""Spare nodes: agents wait on them, and one takes the place of a node that is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from serried.base.files import read_json
+
+ROUNDS = {"rounds": 3}
+SHAPE = {"nodes": 2, "ranks": 1, "spare_nodes": 1, "limit": ROUNDS}
+AGAIN = """
+echo "rank $RANK of $WORLD_SIZE on node $SERRIED_NODE in round $TORCHELASTIC_RESTART_COUNT"
+[ $TORCHELASTIC_RESTART_COUNT = {rounds} ] || sleep 100
+"""
+
+
+def kill_node(run, node, wait_until, *, number=signal.SIGKILL):
+    """As the end of a node does: the agent goes, and with it all processes of the node."""
+    wait_until(lambda: len(run.events("started")) >= 2)
+    agent = run.pid_of("node", FAKE_NODE=str(node))
+    assert agent
+    os.kill(agent, number)
+
+
+def test_a_spare_node_takes_the_place_of_a_lost_node(start, wait_until):
+    run = start(AGAIN.format(rounds=1), **SHAPE)
+    kill_node(run, 1, wait_until)
+
+    assert run.wait() == 0
+    why = "recovered once: node fake2 was lost; fake3 takes the place of fake2"
+    assert run.ending == ("COMPLETED", 0, None, f"every rank exited with status 0; {why}")
+    assert [(entry["nodes"]) for entry in run.events("go") if "nodes" in entry] == [[0, 2]]
+    assert run.output(1, 1).splitlines()[-1] == "rank 1 of 2 on node 2 in round 1"
+    assert run.exit["nodes"] == ["fake1", "fake2", "fake3"]
+
+
+def test_the_loss_of_a_spare_node_costs_nothing(start, wait_until):
+    run = start("sleep 4; echo $WORLD_SIZE", **SHAPE)
+    kill_node(run, 2, wait_until)
+
+    assert run.wait() == 0
+    assert run.ending[:3] == ("COMPLETED", 0, None)
+    assert (run.events("round"), [entry["host"] for entry in run.events("spare-lost")]) == ([], ["fake3"])
+
+
+def test_a_second_loss_without_a_spare_node_ends_the_attempt(start, wait_until):
+    run = start(AGAIN.format(rounds=2), **SHAPE)
+    kill_node(run, 1, wait_until)
+    wait_until(lambda: len(run.events("started")) >= 4)
+    os.kill(run.pid_of("node", FAKE_NODE="2"), signal.SIGKILL)
+
+    assert run.wait() != 0
+    assert run.ending[2] in ("node-lost", "agent-killed")
+    assert "fake3" in run.ending[3]
+    assert "recovered once: node fake2 was lost" in run.ending[3]
+
+
+def test_the_first_node_has_no_spare(start, wait_until):
+    run = start(AGAIN.format(rounds=1), **SHAPE)
+    kill_node(run, 0, wait_until)
+
+    assert run.wait() != 0
+    assert run.events("round") == []
+
+
+def test_a_spare_node_that_waits_ends_with_a_cancelled_run(start, wait_until):
+    run = start("sleep 100", **SHAPE)
+    wait_until(lambda: len(run.events("started")) >= 2)
+    run.process.send_signal(signal.SIGTERM)
+
+    assert run.wait() != 0
+    assert read_json(run.place.exit)["state"] == "CANCELLED"
+    assert sorted(entry["node"] for entry in run.events("node-ended")) == [0, 1, 2]
+
+
+def test_a_silent_node_is_replaced_and_writes_nothing_after_it_returns(start, wait_until):
+    quick = {"head.head.REPLACED_SECONDS": 2.0, "head.head.CHECK_SECONDS": 0.5, "head.head.REPLACED_BEATS": 0}
+    program = "trap 'echo saved on node $SERRIED_NODE; exit 0' TERM\n" + AGAIN.format(rounds=1).replace(
+        "sleep 100", "while :; do sleep 0.1; done"
+    )
+    run = start(program, **SHAPE, seconds=quick)
+    wait_until(lambda: len(run.events("started")) >= 2)
+    agent = run.pid_of("node", FAKE_NODE="1")
+    os.kill(agent, signal.SIGSTOP)
+    wait_until(lambda: run.events("round"))
+    os.kill(agent, signal.SIGCONT)
+
+    assert run.wait() == 0
+    assert run.ending[3].endswith("recovered once: node fake2 was lost; fake3 takes the place of fake2")
+    assert "saved on node 1" not in run.output(1, 1)
