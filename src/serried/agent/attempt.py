@@ -90,7 +90,7 @@ class Attempt:
     @property
     def agents(self) -> int:
         """The nodes of the job, with the spare ones: each has an agent."""
-        return self.nodes + self.plan.allocation.spare_nodes
+        return self.plan.allocation.job_nodes
 
     @property
     def ranks(self) -> int:

@@ -50,6 +50,7 @@ class BenchRequest:
     def at(self, point: GridPoint, after: str | None = None) -> Request:
         size = {
             "resources.nodes": point.nodes,
+            "resources.spare_nodes": 0,
             "resources.ranks": point.processes,
             "resources.gpus": point.ranks if self.on_gpus else 0,
             "launch.kind": point.launch,

@@ -40,7 +40,7 @@ WORDS = "serried.words"
 _RESOURCES = keys(Resources)
 _LAUNCH = keys(Launch)["kind"]
 _TRACK_MODE = keys(Track)["mode"]
-_SIZE = ("nodes", "gpus", "gpu_type", "ranks", "cpus", "mem", "mem_per_node", "mem_per_cpu", "time")
+_SIZE = ("nodes", "spare_nodes", "gpus", "gpu_type", "ranks", "cpus", "mem", "mem_per_node", "mem_per_cpu", "time")
 """The resources that make up the size of a run; the others are for the scheduler."""
 
 
@@ -215,7 +215,7 @@ resources = together(
 """One flag for each key of the table `resources`. The command receives texts."""
 
 resources_of_points = together(
-    *(_option(name, key) for name, key in _RESOURCES.items() if name not in ("nodes", "gpus", "ranks"))
+    *(_option(name, key) for name, key in _RESOURCES.items() if name not in ("nodes", "spare_nodes", "gpus", "ranks"))
 )
 """Those of a bench, whose points have their own sizes."""
 

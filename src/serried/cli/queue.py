@@ -347,7 +347,7 @@ def _plan(experiment: str, cluster: str | None) -> Planned:
     plan = decide(Request(experiment=experiment, cluster=cluster), Path.cwd(), os.environ).plan
     its = plan.allocation
     shape = JobShape(
-        nodes=its.nodes,
+        nodes=its.job_nodes,
         gpus=its.gpus,
         gpu_type=its.gpu_type or "",
         cpus=its.cpus,

@@ -92,7 +92,7 @@ def command(*, what: str | None, now: bool, node: int | None, rank: int | None, 
         request = Request(
             experiment=what,
             command=None if what else A_SHELL,
-            overrides=overrides,
+            overrides={"resources.spare_nodes": 0, **overrides},
             cluster=values["cluster"],
             array="off",
             name=values["name"] or f"{what or ''}-shell".strip("-"),

@@ -33,6 +33,7 @@ from serried.views.text import printable
 NOTHING = ("true",)
 """The command of a plan that only stages."""
 DEFAULTS: Mapping[str, Any] = {
+    "spare_nodes": 0,
     "gpus": 0,
     "gpu_type": None,
     "ranks": 1,

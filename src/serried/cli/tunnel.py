@@ -267,7 +267,12 @@ def _submit(experiment: str | None, values: Mapping[str, Any], *, yes: bool, dry
     request = Request(
         experiment=experiment,
         command=NOTEBOOK,
-        overrides={"resources.nodes": 1, "resources.ranks": 1, **options.overrides(values, values["settings"])},
+        overrides={
+            "resources.nodes": 1,
+            "resources.spare_nodes": 0,
+            "resources.ranks": 1,
+            **options.overrides(values, values["settings"]),
+        },
         cluster=values["cluster"],
         array="off",
         name=values["name"] or f"{experiment or ''}-notebook".strip("-"),

@@ -77,6 +77,9 @@ def _declared(table: Any) -> tuple[tuple[str, str, Key], ...]:
 @settings
 class Resources(NamedTuple):
     nodes: int | None = setting(values.COUNT, "Number of nodes.", default="1")
+    spare_nodes: int | None = setting(
+        values.COUNT_OR_NONE, "Further nodes, which take the place of lost ones.", default="0"
+    )
     gpus: int | None = setting(
         values.COUNT_OR_NONE, "GPUs per node.", default="1 on clusters with GPUs; 0 with `ranks` alone"
     )

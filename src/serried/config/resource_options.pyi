@@ -6,6 +6,7 @@ from typing_extensions import Unpack as Unpack  # `typing` has it since Python 3
 
 class ResourceOptions(TypedDict, total=False):
     nodes: int | None
+    spare_nodes: int | None
     gpus: int | None
     gpu_type: str | None
     ranks: int | None

@@ -32,6 +32,7 @@ _SETTINGS: Mapping[str, Any] = {
     "launch.max_restarts": 0,
     "launch.options": [],
     "limit.total_time": "off",
+    "resources.spare_nodes": 0,
     "resources.time": f"{TIME_SECONDS}s",
 }
 
@@ -71,6 +72,7 @@ def _reduced(plan: Plan) -> Plan:
     return plan._replace(
         name=NAME,
         experiment=NAME,
+        allocation=plan.allocation._replace(nodes=plan.allocation.job_nodes, spare_nodes=0),
         command=(plan.command[0], "-c", "pass") if has_python else COMMAND,
         shell=False,
         ranks_meet=True,

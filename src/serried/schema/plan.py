@@ -478,6 +478,11 @@ class Allocation(NamedTuple):
     spare_nodes: int = 0
     """Further nodes of the job, in addition to `nodes`: each takes the place of a lost one."""
 
+    @property
+    def job_nodes(self) -> int:
+        """The nodes of the job, with the spare ones."""
+        return self.nodes + self.spare_nodes
+
 
 class Source(NamedTuple):
     directory: str

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from serried import schedulers
 from serried.base import NamedTuple
 from serried.base.errors import Risk, UsageError, did_you_mean
-from serried.base.text import show_duration, show_walltime
+from serried.base.text import counted, show_duration, show_walltime
 from serried.config import shell_words
 from serried.config.values import show_memory
 from serried.schema.layout import sent_tree
@@ -219,6 +219,7 @@ def allocate(request: Resources, cluster: Cluster, *, is_script: bool = False) -
         time_seconds = min([TIME_SECONDS, *_limits(cluster, partition)])
     allocation = Allocation(
         nodes=request.nodes or 1,
+        spare_nodes=request.spare_nodes or 0,
         ranks=ranks,
         gpus=gpus,
         cpus=cpus,
@@ -323,8 +324,9 @@ def _check(allocation: Allocation, request: Resources, cluster: Cluster, partiti
             "on a cluster: serried submit --cluster NAME"
         )
         raise UsageError(f"this machine is one node, and {allocation.nodes} were requested", hint=hint)
-    if partition and partition.nodes is not None and allocation.nodes > partition.nodes:
-        message = f"{allocation.nodes} nodes were requested, and {where} allows {partition.nodes}"
+    if partition and partition.nodes is not None and allocation.job_nodes > partition.nodes:
+        spare = f" and {counted(allocation.spare_nodes, 'spare')}" if allocation.spare_nodes else ""
+        message = f"{allocation.nodes} nodes{spare} were requested, and {where} allows {partition.nodes}"
         raise UsageError(message, hint=f"request at most {partition.nodes}{_instead(allocation, cluster)}")
     _check_gpus(allocation, cluster, partition, where)
     if not is_local:  # ranks on this machine share CPUs and memory
@@ -347,7 +349,7 @@ def _check_gpus(allocation: Allocation, cluster: Cluster, partition: Partition |
         raise _too_many_gpus(allocation, cluster.gpus_per_node, node, one_node=is_local)
     if partition and partition.gpus is not None and allocation.gpus > partition.gpus:
         raise _too_many_gpus(allocation, partition.gpus, f"a node of {where}", one_node=False)
-    total = allocation.nodes * allocation.gpus
+    total = allocation.job_nodes * allocation.gpus
     if partition and partition.total_gpus is not None and total > partition.total_gpus:
         message = f"{total} GPUs were requested in all, and {where} allows {partition.total_gpus} per job"
         raise UsageError(message, hint=f"request at most {partition.total_gpus}{_instead(allocation, cluster)}")
@@ -393,9 +395,9 @@ def _instead(allocation: Allocation, cluster: Cluster) -> str:
     for name, known in cluster.partitions.items():
         amounts = (
             (known.time, allocation.time_seconds),
-            (known.nodes, allocation.nodes),
+            (known.nodes, allocation.job_nodes),
             (known.gpus, allocation.gpus),
-            (known.total_gpus, allocation.nodes * allocation.gpus),
+            (known.total_gpus, allocation.job_nodes * allocation.gpus),
             (known.cpus, allocation.cpus),
             (known.mem, allocation.memory_mb),
         )
@@ -489,6 +491,8 @@ def choose_launch(
     experiment: config.Experiment, cluster: config.Cluster, allocation: Allocation
 ) -> tuple[Launch, Allocation]:
     """The launcher, and the allocation that the launcher needs. Raises UsageError for impossible combinations."""
+    if allocation.spare_nodes:
+        _check_spares(experiment, cluster, allocation)
     if experiment.script:
         return Launch("script"), allocation
     # One process on CPUs starts as by hand: many programs take RANK for a request to train over NCCL.
@@ -517,6 +521,23 @@ def choose_launch(
         message = f'`launch.kind = "{kind}"` needs {owner.title}, and {where} does not have {owner.title}'
         raise UsageError(message, hint="`agent`, the default, starts the same ranks everywhere")
     return launch, allocation
+
+
+def _check_spares(experiment: config.Experiment, cluster: config.Cluster, allocation: Allocation) -> None:
+    """Raise UsageError with a way out if no spare node could take the place of a lost one."""
+    kind, no_spares = experiment.launch.kind or "agent", "`--spare-nodes 0` requests none"
+    if experiment.script or kind != "agent":
+        what, hint = ("a job script", no_spares) if experiment.script else (f"`{kind}`", f"omit `launch`; {no_spares}")
+        raise UsageError(f"spare nodes need ranks that Serried starts, not {what}", hint=hint)
+    if because := schedulers.traits(cluster.scheduler).spares_refused:
+        hint = f"{no_spares}; `limit.restarts` continues the run in another job"
+        raise UsageError(f"spare nodes do not work on `{cluster.name}`: {because}", hint=hint)
+    if allocation.nodes == 1:
+        message = "one node needs no spare node: the loss of the first node ends the job"
+        raise UsageError(message, hint=f"--nodes 2, or more; {no_spares}")
+    if not experiment.limit.rounds:
+        hint = f"--set limit.rounds=3, or `rounds = 3` in `[experiments.{experiment.name}.limit]`"
+        raise UsageError("spare nodes need rounds: ranks start again within the attempt", hint=hint)
 
 
 def task_commands(

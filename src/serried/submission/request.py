@@ -318,7 +318,7 @@ def decide_inside(request: Request, inside: Inside, directory: Path, environ: Ma
 
     Raises UsageError if it requests more.
     """
-    available = {"nodes": len(inside.hosts), "gpus": inside.gpus}
+    available = {"nodes": len(inside.hosts), "spare_nodes": 0, "gpus": inside.gpus}
     if inside.seconds is not None:
         available["time"] = inside.seconds
     for name, amount in available.items():
@@ -337,7 +337,11 @@ def decide_inside(request: Request, inside: Inside, directory: Path, environ: Ma
         scheduler=schedulers.LOCAL, inside=inside.scheduler, is_this_machine=False, dialect=dialect
     )
     asked = plan.allocation
-    for what, wanted, there in (("nodes", asked.nodes, len(inside.hosts)), ("GPUs per node", asked.gpus, inside.gpus)):
+    for what, wanted, there in (
+        ("nodes", asked.nodes, len(inside.hosts)),
+        ("spare nodes", asked.spare_nodes, 0),
+        ("GPUs per node", asked.gpus, inside.gpus),
+    ):
         if wanted > there:
             hint = "leave the option out: `serried run` uses the whole job"
             raise UsageError(f"{wanted} {what} were requested, but job {inside.job} has {there}", hint=hint)

@@ -50,6 +50,7 @@ def plan_lines(
         ("ranks", "" if plan.script else _ranks(plan)),
         ("tasks", _tasks(plan) if plan.script else ""),
         ("time" if plan.allocation.time_seconds is None else "cost", _cost(plan)),
+        ("spare nodes", _spares(plan)),
         ("creates", _files(plan, survey)),
         ("code", _code(plan, survey, revision)),
         ("python", environment_text(plan.environment)),
@@ -216,8 +217,9 @@ def _node(plan: Plan) -> str:
 
 
 def _ranks(plan: Plan) -> str:
-    nodes = counted(plan.allocation.nodes, "node")
+    nodes, spares = counted(plan.allocation.nodes, "node"), plan.allocation.spare_nodes
     star = "*" if "resources.nodes" in plan.defaults else ""
+    star += f" + {spares} spare" if spares else ""
     ranks, gpus = plan.allocation.ranks, plan.allocation.gpus
     share = f", {gpus // ranks} GPUs for each" if gpus > ranks else ""
     share = f", {ranks // gpus} to a GPU" if 0 < gpus < ranks else share
@@ -245,13 +247,24 @@ def _cost(plan: Plan) -> str:
     if limit is None or useful is None:
         return "no limit"
     star = "*" if "resources.time" in plan.defaults else ""
-    on_each, what = (allocation.gpus, "GPU") if allocation.gpus else (allocation.cpus, "CPU")
-    if plan.has_all_cpus and not allocation.gpus:
-        on_each, what = 1, "node"
-    hours = tasks * allocation.nodes * on_each * limit / 3600
+    on_each, what = _priced(plan)
+    hours = tasks * allocation.job_nodes * on_each * limit / 3600
     unit = f"{what}-hour{'' if _figure(hours) == '1' else 's'}"
     each = f" in each of up to {plan.limit.restarts + 1} attempts" if plan.limit.restarts else ""
     return f"at most {duration(limit)}{star} (stop notice after {duration(useful)}), {_figure(hours)} {unit}{each}"
+
+
+def _priced(plan: Plan) -> tuple[int, str]:
+    """What an hour of a node costs: a number of GPUs, else of CPUs, else a node."""
+    if plan.has_all_cpus and not plan.allocation.gpus:
+        return 1, "node"
+    return (plan.allocation.gpus, "GPU") if plan.allocation.gpus else (plan.allocation.cpus, "CPU")
+
+
+def _spares(plan: Plan) -> str:
+    """The share of the cost that waits for the loss of a node."""
+    spares, every = plan.allocation.spare_nodes, plan.allocation.job_nodes
+    return f"{spares} of {every} nodes: {spares / every:.0%} of the {_priced(plan)[1]}-hours" if spares else ""
 
 
 def _files(plan: Plan, survey: Survey | None) -> str:
@@ -276,14 +289,14 @@ def _files(plan: Plan, survey: Survey | None) -> str:
 
 
 def _files_of_an_attempt(plan: Plan) -> int:
-    nodes = plan.allocation.nodes
+    nodes, every = plan.allocation.nodes, plan.allocation.job_nodes
     logs = {"agent": 0, "single": 0, "srun": 1, "script": 1}.get(plan.launch.kind, nodes)
     logs += sum(1 if side.on == names.FIRST_NODE else nodes for side in plan.beside)
     ranks = 0 if plan.script else plan.allocation.ranks
     if plan.shares_logs:
         ranks, logs = 1, logs + 1
     samples = plan.sampling.every_seconds is not None
-    return 1 + FILES_OF_AN_ATTEMPT + nodes * (2 + samples + ranks) + logs
+    return 1 + FILES_OF_AN_ATTEMPT + every * (2 + samples) + nodes * ranks + logs
 
 
 def _figure(number: float) -> str:

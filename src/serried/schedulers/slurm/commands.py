@@ -122,7 +122,7 @@ def launcher(plan: Plan) -> str:
     """Everything is said here: what a step inherits from its job changed in Slurm 22.05 and again in 23.11."""
     if plan.script:
         return BESIDE_SCRIPT
-    nodes, gpus = str(plan.allocation.nodes), plan.allocation.gpus
+    nodes, gpus = plan.allocation.job_nodes, plan.allocation.gpus
     # Of a job that may have more nodes the first ones, as the head is on the first. Of GPUs all that each node has,
     # also where the job was asked for with some for each task.
     of_job = ("--relative=0", *((f"--gres=gpu:{gpus}",) if gpus else ())) if plan.site.inside else ()
@@ -138,7 +138,8 @@ def launcher(plan: Plan) -> str:
         *step_gpus,
         "--overlap",
         "--export=ALL",
-        "--kill-on-bad-exit=1",
+        # `--no-kill` alone, the step would still end with the task of a lost node.
+        *(("--no-kill", "--kill-on-bad-exit=0") if plan.allocation.spare_nodes else ("--kill-on-bad-exit=1",)),
         "--wait=0",
         "--input=none",
         "--unbuffered",
@@ -294,7 +295,8 @@ def _resources(plan: Plan, *, tasks: int) -> list[str]:
     """What each node has to give, to so many tasks."""
     allocation = plan.allocation
     return [
-        f"--nodes={allocation.nodes}",
+        f"--nodes={allocation.job_nodes}",
+        *(["--no-kill"] if allocation.spare_nodes else []),
         f"--ntasks-per-node={tasks}",
         *(() if plan.has_all_cpus else (f"--cpus-per-task={allocation.cpus // tasks}",)),
         *_memory(allocation),
