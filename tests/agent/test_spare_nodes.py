@@ -6,12 +6,16 @@ import os
 import signal
 
 from serried.base.files import read_json
+from serried.schema.plan import Dialect
 
 ROUNDS = {"rounds": 3}
 SHAPE = {"nodes": 2, "ranks": 1, "spare_nodes": 1, "limit": ROUNDS}
 AGAIN = """
 echo "rank $RANK of $WORLD_SIZE on node $SERRIED_NODE in round $TORCHELASTIC_RESTART_COUNT"
 [ $TORCHELASTIC_RESTART_COUNT = {rounds} ] || sleep 100
+"""
+BLIND = """
+_claim = lambda path: "another file system" if os.environ.get("FAKE_NODE") == "1" else facts.claim(path)
 """
 
 
@@ -89,3 +93,27 @@ def test_a_silent_node_is_replaced_and_writes_nothing_after_it_returns(start, wa
     assert run.wait() == 0
     assert run.ending[3].endswith("recovered once: node fake2 was lost; fake3 takes the place of fake2")
     assert "saved on node 1" not in run.output(1, 1)
+
+
+def test_a_node_that_fails_a_check_is_replaced_before_the_ranks_start(start):
+    run = start("echo on node $SERRIED_NODE", **SHAPE, preflight=True, code={"checks.worker": BLIND})
+
+    assert run.wait() == 0
+    seen = "fake2: does not see the files that the first node writes in the run directory"
+    warnings = [warning["message"] for warning in run.exit["warnings"]]
+    assert warnings == [f"check `root-visible`: {seen}; fake3 takes the place of fake2"]
+    assert run.output(1, 1) == "on node 2\n"
+
+
+def test_agents_that_lose_the_first_node_end_the_job(start, wait_until, tmp_path):
+    end = f'echo "$1,$2" >>{tmp_path}/ended'
+    site = {"dialect": Dialect(job_end=end)}
+    seconds = {"node.ABANDONED_SECONDS": 0.5}
+    run = start("sleep 100", **SHAPE, site=site, seconds=seconds)
+    wait_until(lambda: len(run.events("started")) >= 2)
+    pids = [run.pid_of("node", FAKE_NODE="0"), run.pid_of("head"), run.process.pid]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+    wait_until(lambda: (tmp_path / "ended").exists() and (tmp_path / "ended").read_text().count("\n") == 2)
+    assert (tmp_path / "ended").read_text() == "77,\n" * 2

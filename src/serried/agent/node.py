@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 JOIN_SECONDS = 60.0
 SILENT_HEAD_SECONDS = 60.0
+ABANDONED_SECONDS = 180.0
+"""A job that has lost its first node, but not its end, lasts so long."""
 REMOVE_SECONDS, URGENT_REMOVE_SECONDS = 10.0, 2.0
 """For deleting the ranks' files on this node's disk at the end; the next job deletes the rest."""
 ABORT_SECONDS = 0.5
@@ -165,6 +167,8 @@ class Node:
         """How the round ended here, and whether its files can be trusted, while the head decides what follows."""
         self._is_spare = index >= attempt.nodes
         """It has no ranks in this round."""
+        self._has_left = False
+        """It has ended without its head, and waits for the end of the job."""
         self._round = 1
         self._kill: Optional[Timer] = None
         self._lingering_since = 0.0
@@ -377,7 +381,27 @@ class Node:
         return False
 
     def _leave(self) -> None:
+        if self._has_left:
+            return
         self.log_event(JournalEvent.ENDED)
+        if self._channel is None and self.attempt.plan.allocation.spare_nodes and not self._is_replaced():
+            self._has_left = True  # the scheduler ends this process if it still has the first node
+            self.loop.after(ABANDONED_SECONDS + self._index, self._end_job)
+        else:
+            self.loop.stop()
+
+    def _end_job(self) -> None:
+        """End the job, which has lost its first node and would last until its limit."""
+        import subprocess
+
+        from serried.agent.attempts import history
+
+        plan, job = self.attempt.plan, self.attempt.job_of(str(history.claim_of(self.attempt).get("job", "")))
+        is_requeued = "yes" if plan.may_requeue and self.attempt.number <= plan.limit.restarts else ""
+        if plan.site.dialect.job_end and not history.is_superseded(self.attempt):
+            words = [plan.site.dialect.job_end, "end", job, is_requeued]
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                subprocess.run(["/bin/bash", "-c", *words], timeout=system.ANSWER_SECONDS, check=False)
         self.loop.stop()
 
     # Observations on this node.
@@ -401,6 +425,8 @@ class Node:
 
     def _terminated(self) -> None:
         """Stop after the scheduler's TERM, which all agents and ranks receive at once."""
+        if self._has_left:
+            self.loop.stop()
         if self._holds or not self._is_stopping:
             self.send(ToHead.STOP, reason=Reason.CANCEL)
         self._stop(Reason.CANCEL, self.attempt.urgent_grace_seconds)

@@ -361,6 +361,8 @@ class Dialect(NamedTuple):
     state_query: str = ""
     """Bash that prints the state of the job `$1` as one word: nothing for an unknown job, and a status other than 0 if
     the scheduler does not answer. Empty: none of its jobs outlives their agents."""
+    job_end: str = ""
+    """Bash that ends the job `$1`, or requeues it if `$2` is not empty, after its first node was lost."""
     job_variables: tuple[str, ...] = ()
     """Variables that only job.sh has, the job's id first."""
     index_variable: str = ""

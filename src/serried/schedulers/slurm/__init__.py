@@ -44,6 +44,7 @@ TRAITS = Traits(
     dialect=Dialect(
         task=(r"^\d+$", r"\g<0>_{}"),
         state_query=STATE_QUERY,
+        job_end='if [ -n "$2" ]; then scontrol requeue "$1"; else scancel "$1"; fi',
         job_variables=("SLURM_JOB_ID",),
         prefixes=("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANCEL_"),
         selectors=("SLURM_CONF",),
