@@ -79,11 +79,11 @@ def test_a_spare_node_that_waits_ends_with_a_cancelled_run(start, wait_until):
 
 
 def test_a_silent_node_is_replaced_and_writes_nothing_after_it_returns(start, wait_until):
-    quick = {"head.head.REPLACED_SECONDS": 10.0, "head.head.REPLACED_BEATS": 0, "attempt.HEARTBEAT_SECONDS": 0.5}
+    quick = {"head.head.REPLACED_SECONDS": 10.0, "head.head.REPLACED_BEATS": 0}
     program = "trap 'echo saved on node $SERRIED_NODE; exit 0' TERM\n" + AGAIN.format(rounds=1).replace(
         "sleep 100", "while :; do sleep 0.1; done"
     )
-    run = start(program, **SHAPE, seconds=quick)
+    run = start(program, **SHAPE, seconds=quick, code={"attempt": "\nHEARTBEAT_SECONDS = 0.5\n"})
     wait_until(lambda: len(run.events("started")) >= 2)
     agent = run.pid_of("node", FAKE_NODE="1")
     os.kill(agent, signal.SIGSTOP)
