@@ -23,6 +23,7 @@ from serried.base.text import show_duration
 from serried.cli import TYPED, options, run_view
 from serried.records.index import Selection
 from serried.records.record import Record
+from serried.records.status import latest_attempt
 from serried.schema import SCHEMA, names
 from serried.schema.layout import sent_tree
 from serried.submission import tunnel
@@ -84,7 +85,7 @@ def command(*, run: str, port: str | None, node: int | None, rank: int | None, a
     if remote is None and NOTEBOOK[-1] not in plan.command:
         hint = f"a notebook's port is known; of others: serried tunnel {selection} 6006"
         raise UsageError(f"run `{selection}` runs no notebook: name a port", hint=hint)
-    target = TunnelTarget(selection, remote, tunnel.node_of(plan, node, rank))
+    target = TunnelTarget(selection, remote, tunnel.node_of(plan, node, rank, latest_attempt(selection.place)))
     if names.AT in os.environ:  # typed on another machine
         with console.status_line("") as line:
             tunnel.serve(target, line.update)

@@ -497,7 +497,7 @@ def _proven_end(evidence: Evidence, task: int | None, word: Job | str) -> End | 
     ranks = {names.SCRIPT_RANK} if plan.script else set(range(plan.world_size))
     ended = None
     with contextlib.suppress(ValueError):  # a failing disk may have written anything
-        ended = None if attempt is None else _all_ended_well(attempt, plan.allocation.nodes, ranks)
+        ended = None if attempt is None else _all_ended_well(attempt, plan.allocation.job_nodes, ranks)
     which = "the script" if plan.script else "every rank"
     message = f"{which} exited with status 0; exit.json could not be written"
     conditions = (condition_of(names.COMPLETED, None, message),)

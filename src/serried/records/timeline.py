@@ -193,7 +193,8 @@ def _launch_lines(attempt: AttemptDirectory, nodes: int) -> Iterator[_Line]:
 def _journal_lines(attempt: AttemptDirectory, nodes: int) -> Iterator[_Line]:
     """Of many nodes, one line for all that do the same, and the journals of a few."""
     head, are_many = read_journal(attempt.events), nodes > _MOST_NODES
-    hosts, chosen = _hosts(head), [*range(nodes)]
+    hosts = _hosts(head)
+    chosen = [*range(max(nodes, len(hosts)))]  # with spare nodes there are more
     yield from _lines((entry for entry in head if not are_many or entry.get("event") not in _ALIKE), _OF_HEAD)
     if are_many:
         for event, what in _ALIKE.items():
@@ -275,6 +276,7 @@ _Texts = Mapping[str, Union[str, Callable[[str, Entry], Optional[str]]]]
 _OF_HEAD: _Texts = {
     JournalEvent.CONNECTED: "node {node} ({host}) is ready",
     JournalEvent.NODE_LOST: "node {node} ({host}) was lost",
+    JournalEvent.SPARE_LOST: "spare node {node} ({host}) was lost",
     JournalEvent.STOPPING: _stopping,
     JournalEvent.STARTING_RANKS: _resuming,
     JournalEvent.ROUND: "round {round}: the ranks start again, because {message}",

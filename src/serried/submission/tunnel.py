@@ -18,9 +18,12 @@ from typing import Any
 from serried import schedulers
 from serried.base import NamedTuple, files, frames, shell
 from serried.base.errors import SerriedError, UsageError
+from serried.base.files import read_journal
 from serried.records.index import Selection
 from serried.records.status import Pace, RunStatus, attempt_numbers, never_starts, statuses_of, why_never
 from serried.schema import names
+from serried.schema.events import JournalEvent
+from serried.schema.layout import AttemptDirectory
 from serried.schema.plan import Plan
 from serried.submission import script
 from serried.submission.foreground import check_joinable, joining
@@ -41,14 +44,24 @@ class TunnelTarget(NamedTuple):
     node: int = 0
 
 
-def node_of(plan: Plan, node: int | None, rank: int | None) -> int:
-    """The number of the requested node, or of the rank's node. Raises UsageError if the run does not have it."""
-    kind, number, count = ("node", node or 0, plan.allocation.nodes)
+def node_of(plan: Plan, node: int | None, rank: int | None, attempt: AttemptDirectory | None) -> int:
+    """The number of the requested node, or of the rank's node. Raises UsageError if the run does not have it.
+
+    In `attempt` a spare node may have taken the place of another.
+    """
+    kind, number, count = ("node", node or 0, plan.allocation.job_nodes)
     if rank is not None:
         kind, number, count = ("rank", rank, plan.world_size)
     if number >= count:
         raise UsageError(f"run `{plan.run}` has no {kind} {number}", hint=f"0 to {count - 1}" if count > 1 else None)
-    return number if rank is None else rank // plan.allocation.ranks
+    if rank is None:
+        return number
+    place = rank // plan.allocation.ranks
+    starts = [] if attempt is None else read_journal(attempt.events)
+    nodes = [
+        entry["nodes"] for entry in starts if entry.get("event") == JournalEvent.STARTING_RANKS and "nodes" in entry
+    ]
+    return int(nodes[-1][place]) if nodes else place
 
 
 def hold(
