@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
-from serried.base.files import Journal, read_json
+import fake_nvml
+from serried.agent.head.rounds import RoundFailure, Rounds
+from serried.agent.outcome.checkpoint_progress import Position
+from serried.base.files import Journal, read_json, write_json
 from serried.schema.plan import Notify
+from serried.schema.reasons import Reason
+from serried.schema.successor_commands import HOSTS, JOB, TOKEN, Commands
 
 COUNT = """
 count=$(cat "$SERRIED_RUN_DIR/count" 2>/dev/null || echo 0)
@@ -159,3 +165,109 @@ def test_an_agent_that_dies_as_ranks_start_again_is_not_blamed_on_the_round_befo
     why = "rank 1 on fake2 was killed by signal 9"
     assert run.ending[2] == "agent-killed"
     assert run.ending[3].endswith(f"was killed; recovered once: {why}")
+
+
+def after(*failures):
+    """The rounds of an attempt: each failure with its reason, its node, and the step that was saved before it."""
+    rounds = Rounds(None)
+    rounds.failures += [RoundFailure(code, "", Position(step, 0), 0.0, 0, host) for code, host, step in failures]
+    return rounds
+
+
+KILLED, NCCL = Reason.SIGNAL, Reason.NCCL
+
+
+def test_rounds_without_progress_wait_longer_each_time():
+    failures = [(KILLED, "n1", 4), (KILLED, "n1", 4), (KILLED, "n2", 4), (KILLED, "n1", 4), (KILLED, "n1", 5)]
+    assert [after(*failures[:count]).pause_seconds for count in range(6)] == [0, 0, 15, 60, 60, 0]
+
+
+def test_a_node_where_ranks_failed_in_two_rounds_is_bad_but_not_one_that_lost_a_connection():
+    rounds = after(
+        (KILLED, "n1", 1), (NCCL, "n2", 2), (NCCL, "n2", 3), (Reason.SILENCE, "", 4), (Reason.SILENCE, "", 5)
+    )
+    assert rounds.bad_hosts == {}
+    rounds.failures.append(rounds.failures[0])
+    assert rounds.bad_hosts == {"n1": "ranks failed there in 2 rounds"}
+
+
+def excluding(make_run, tmp_path, command, **options):
+    """A run whose scheduler takes notes of the jobs that are submitted, and of the nodes that they exclude."""
+    plan = make_run(command, nodes=2, ranks=1, **options)
+    submit, exclude = (f'echo "{text}" >>{tmp_path}/notes' for text in ("submit after $2", "exclude $2 from $1"))
+    commands = Commands(
+        submit=("bash", "-c", f"{submit}; echo 78", "submit", TOKEN, JOB),
+        cancel=("true",),
+        ask=("echo", "RUNNING"),
+        environment={},
+        exclude=("bash", "-c", exclude, "exclude", JOB, HOSTS),
+    )
+    write_json(Path(plan.directory) / "link-commands.json", commands.to_json())
+    return plan
+
+
+@pytest.mark.parametrize("form", ["requeue", "successor", "prequeued"])
+def test_a_node_that_failed_twice_is_left_to_others_by_the_next_job(make_run, start, tmp_path, form):
+    limit = {"rounds": 5, "restarts": 1, "continue_by": form}
+    plan = excluding(make_run, tmp_path, failing(9, "kill -9 $$"), limit=limit)
+    if form == "prequeued":
+        (Path(plan.directory) / "links").mkdir()
+        write_json(Path(plan.directory) / "links" / f"{plan.run}-2.json", {"state": "submitted", "job": "78"})
+    run = start(None, plan=plan)
+
+    assert run.wait() == 85
+    why = "rank 1 on fake2 was killed by signal 9"
+    end = read_json(run.place.attempt(1).exit)
+    assert (end["state"], end["cause"], end["rounds"]) == ("REQUEUED", "signal", 1)
+    assert end["message"] == (
+        f"{why}; recovered once: {why}; no further round on fake2: ranks failed there in 2 rounds; "
+        "submitted again without fake2"
+    )
+    submitted = [] if form == "prequeued" else ["submit after 77"]
+    assert (tmp_path / "notes").read_text().splitlines() == [*submitted, "exclude fake2 from 78"]
+
+
+LIBRARY = Path(fake_nvml.__file__).read_text().replace("from __future__ import annotations\n", "")
+HOLDS = "CDLL = lambda name: FakeLibrary([FakeGpu(processes={1 << 30: 20 << 30})])\n"
+
+
+def test_no_round_follows_on_a_node_whose_gpu_memory_stays_in_use(start):
+    code, seconds = {"sampling.nvml": f"\n{LIBRARY}\n{HOLDS}"}, {"checks.worker.MEMORY_SECONDS": 0.0}
+    run = start(failing(9, "kill -9 $$"), nodes=2, ranks=1, gpus=1, code=code, seconds=seconds, limit=ROUNDS)
+
+    assert run.wait() == 137
+    held = "GPU 0 still has 21.5 GB in use 0 s after its processes ended"
+    refused = "; ".join(f"no further round on {host}: {held}" for host in ("fake1", "fake2"))
+    expected = f"rank 1 on fake2 was killed by signal 9; {refused}"
+    assert run.ending == ("FAILED", 137, "signal", expected)
+
+
+def test_a_spare_node_takes_the_place_of_a_node_that_failed_twice(start):
+    run = start(failing(2, "kill -9 $$"), nodes=2, ranks=1, spare_nodes=1, limit=ROUNDS)
+
+    assert run.wait() == 0
+    why = "rank 1 on fake2 was killed by signal 9"
+    expected = f"every rank exited with status 0; recovered twice: {why}, {why}; fake3 takes the place of fake2"
+    assert run.ending == ("COMPLETED", 0, None, expected)
+
+
+def test_a_user_who_stops_a_run_in_the_pause_before_a_round_stops_it_at_once(start, wait_until):
+    how = "[ $count = 0 ] && kill -9 $$; echo 'RuntimeError: NCCL error: aborted'; exit 1"
+    pauses = {"head.rounds.PAUSE_SECONDS": (0.0, 600.0)}
+    run = start(failing(9, how, before=":"), nodes=2, ranks=1, seconds=pauses, limit=ROUNDS)
+    wait_until(lambda: len(run.events("stopping")) == 2)
+
+    request = {"t": 0, "request": "stop", "reason": "user", "by": "ada@login"}
+    Journal(run.place.attempt(1).control).append(request)
+
+    assert run.wait() == 1
+    assert [entry["round"] for entry in run.events("round")] == [2]
+
+
+def test_a_decision_that_fails_leaves_the_verdict_of_the_round(start):
+    code = {"head.rounds": "\nRounds.decide = lambda *_: {}['unexpected']\n"}
+    run = start(failing(9, "kill -9 $$"), nodes=2, ranks=1, limit=ROUNDS, code=code)
+
+    assert run.wait() == 137
+    assert run.ending == ("FAILED", 137, "signal", "rank 1 on fake2 was killed by signal 9")
+    assert "no further round: KeyError: 'unexpected'" in run.log

@@ -22,6 +22,7 @@ EXCUSES = {
     "failure": "the rank that failed has a cause of its own",
     "requeue continues": "the run continues",
     "no-next-job no-checkpoint unsaved recovered results-missing results-fetched": "a condition beside the cause",
+    "bad-node": "a condition beside the cause",
     "ranks-apart side-command-failed launch-failed-unseen gpus-in-use": "a warning, with steps of its own",
     "stalled no-output head-silent not-finite limit-too-near waits-for-data gpu-idle gpu-lost disk-nearly-full "
     "slow-rank rank-failed": "a warning about a run that runs, with steps of its own",

@@ -53,6 +53,8 @@ ABORT_SECONDS = 0.5
 """For a rank that ignored TERM to print its stacks before KILL."""
 TOGETHER_SECONDS = 1.0
 """How long a rank's death by TERM waits for the agent's own TERM: the scheduler sends both at once."""
+LOOK_SECONDS = 75.0
+"""The most that a look at the node takes before another round."""
 STUMBLED_SECONDS = 5.0
 """After a rank failed because it lost a peer: time to wait for the peer's own exit."""
 
@@ -159,7 +161,7 @@ class Node:
         self._stacks = StackRequests(self.loop, attempt, index)
         self._is_stopping = False
         """TERM has been sent, or there is nothing to send it to."""
-        self._is_urgent = False
+        self._is_urgent = self._is_hung = False
         self._is_done = False
         self._holds = bool(attempt.plan.limit.rounds)
         """Another round may follow once the ranks have ended."""
@@ -241,7 +243,7 @@ class Node:
             self._kill.cancel()
         self._ranks = self._side_commands = self._connections = self._kill = self._held = None
         self._exits = Exits(self)
-        self._is_stopping = self._is_done = False
+        self._is_stopping = self._is_done = self._is_hung = False
         self._lingering_since = 0.0
 
     @property
@@ -458,6 +460,7 @@ class Node:
         if is_repeated and self._is_spare:
             return
         self._is_urgent |= reason in (Reason.CANCEL, Reason.LOST)
+        self._is_hung |= reason == Reason.SILENCE
         if is_repeated:
             self._stage_out.were_ended = True
         else:
@@ -545,11 +548,22 @@ class Node:
         if self._connections:
             seconds = round(self._connections.cpu_seconds, 2)
             ended = ended._replace(contact=self._connections.is_seen, cpu_seconds=seconds)
-        if self._holds:
-            self._held = ended, may_trust
-            self.send(ToHead.ROUND_ENDED, **facts_of(ended))
-        else:
+        if not self._holds:
             self._drain(ended, may_trust)
+            return
+        self._held = ended, may_trust
+        has_failed = any(exit_.has_failed and not exit_.ended_by_us for exit_ in exits)
+        if self._is_stopping or has_failed:
+            self.send(ToHead.HEARTBEAT, quiet=0.0, running=[], over=False, patience=LOOK_SECONDS)
+            self._checks.look_again(self._end_round, is_suspect=has_failed or self._is_hung)
+        else:
+            self._end_round("")
+
+    def _end_round(self, unfit: str) -> None:
+        if self._held:  # else the attempt has ended meanwhile
+            ended, may_trust = self._held
+            self._held = ended._replace(unfit=unfit), may_trust
+            self.send(ToHead.ROUND_ENDED, **facts_of(self._held[0]))
 
     def _stop_holding(self) -> None:
         self._holds = False

@@ -146,6 +146,8 @@ class NodeEnded(NamedTuple):
     """Ranks were connected to others; None where it cannot tell."""
     cpu_seconds: float = 0.0
     """Of its ranks, if they were watched for that."""
+    unfit: str = ""
+    """What keeps the node from another round."""
 
 
 class ScriptLaunched(NamedTuple):
@@ -273,6 +275,11 @@ class End(NamedTuple):
         return "; ".join(condition.message for condition in self.conditions)
 
     @property
+    def bad_nodes(self) -> Tuple[str, ...]:
+        """Those because of which ranks did not start again. The next attempt does not use them."""
+        return tuple(host for each in self.conditions if each.code == Reason.BAD_NODE for host in each.nodes)
+
+    @property
     def newest_attempt(self) -> Optional[int]:
         return self.attempt if self.attempts is None else self.attempts
 
@@ -373,6 +380,16 @@ def recovered_in(events: Sequence[Mapping[str, Any]]) -> List[Condition]:
     often = {1: "once", 2: "twice"}.get(len(rounds), f"{len(rounds)} times")
     hosts = tuple(dict.fromkeys(begun.host for begun in rounds if begun.host))
     return [Condition(Reason.RECOVERED, f"recovered {often}: {why}", hosts)]
+
+
+def bad_nodes_in(events: Sequence[Mapping[str, Any]]) -> List[Condition]:
+    """The nodes because of which no round followed, by the head's journal."""
+    every = [entry["hosts"] for entry in events if entry["event"] == JournalEvent.BAD_NODES]
+    return [
+        Condition(Reason.BAD_NODE, f"no further round on {host}: {why}", (host,))
+        for hosts in every
+        for host, why in hosts.items()
+    ]
 
 
 def warnings_in(events: Sequence[Mapping[str, Any]]) -> List[Condition]:

@@ -37,6 +37,7 @@ class JournalEvent:
     ORPHANED = "orphaned"  # job.sh ended before the head.
     # `endings.RoundBegun`: the ranks start again, in a head's journal; only `round` in a node's.
     ROUND = "round"
+    BAD_NODES = "bad-nodes"  # hosts: why each is not used again, by its name. No round follows because of them.
     SUPERSEDED = "superseded"  # A later attempt of the same run has begun.
     # seen: ranks have connected to each other; `seen` is None where a node cannot tell.
     RANKS_CONNECTED = "ranks-in-contact"
@@ -207,6 +208,8 @@ class ToHelper:
     STAGE = "stage"  # before: as in ToNode.STAGE.
     # node, nodes, key, master, disk, root, claim, python, variables, chosen, has_gpus, gpus, mark: look at this node.
     CHECK = "check"
+    # has_gpus, gpus, mark, is_shared, is_suspect, claim, ports: wait for the memory of the GPUs, and look at a suspect.
+    CHECK_AGAIN = "check-again"
     SERVED = "served"  # No other node needs data from this one.
     RELEASE = "release"  # The ranks have ended.
     HURRY = "hurry"  # The end is near: copy without limits of bandwidth.

@@ -770,6 +770,11 @@ class Plan(NamedTuple):
         return self.limit.restarts > 0 and self.limit.continue_by != names.REQUEUE
 
     @property
+    def may_exclude_nodes(self) -> bool:
+        """A further job may be needed that excludes bad nodes."""
+        return bool(self.limit.resubmit or (self.limit.rounds and self.limit.restarts))
+
+    @property
     def offsets(self) -> tuple[int, ...]:
         """`Array.offsets`; empty without an array."""
         return self.array.offsets if self.array else ()

@@ -55,6 +55,7 @@ class Reason(str, enum.Enum):
     REQUEUE = "requeue"
     CONTINUES = "continues"
     RECOVERED = "recovered"
+    BAD_NODE = "bad-node"
     RESTARTS_USED = "restarts-used"
     NO_PROGRESS = "no-progress"
     NO_NEXT_JOB = "no-next-job"

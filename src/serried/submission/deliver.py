@@ -156,7 +156,7 @@ def assemble(
     except ValueError as error:
         hint = "look at `root`, the folder's own path, `resources.comment` and `resources.extra`"
         raise UsageError(f"neither a scheduler nor a script can carry {error}", hint=hint) from error
-    needs_commands = plan.has_links or plan.after or plan.limit.resubmit
+    needs_commands = plan.has_links or plan.after or plan.may_exclude_nodes
     commands = scheduler.commands(plan, environment) if needs_commands else None
     if plan.limit.resubmit and commands and not commands.exclude:
         message = f"{schedulers.traits(plan.site.scheduler).title} cannot exclude a node from a job"

@@ -71,9 +71,48 @@ def test_gpus_are_seen_with_their_errors_and_who_uses_them(monkeypatch):
     assert facts.gpus(None, lambda _: False) == (GpuFacts("NVIDIA H200", 150 * GIB, 20 * GIB),)
 
 
+OWN = os.getpid()
+"""A process that lives."""
+
+
+@pytest.mark.parametrize(
+    ("gpu", "changes", "unfit"),
+    [
+        (FakeGpu(used=GIB >> 2, ecc=0), {}, ""),
+        (FakeGpu(used=20 * GIB, processes={OWN: 20 * GIB}), {"is_suspect": False}, ""),
+        (FakeGpu(used=20 * GIB, processes={1 << 30: 20 * GIB}), {"is_shared": True, "is_suspect": False}, ""),
+        (FakeGpu(processes={1 << 30: 20 * GIB}), {}, "GPU 0 still has 21.5 GB in use 0 s after its processes ended"),
+        (FakeGpu(used=0, ecc=0, throttled=0, action=1), {}, "GPU 0 needs a reset"),
+        (FakeGpu(used=0, ecc=2, action=1), {"is_suspect": False}, ""),
+        (
+            FakeGpu(used=0, ecc=2, throttled=0, rows=(0, 1, 0, 1)),
+            {},
+            "GPU 0 had 2 memory errors and has memory that cannot be replaced",
+        ),
+        (FakeGpu(is_lost=True), {}, "GPU 0 does not answer the driver"),
+        (FakeGpu(used=0, ecc=0), {"ports": ["mlx5_0/1"]}, "port mlx5_0/1 is missing"),
+        (FakeGpu(used=0, ecc=0), {"claim": "/gone"}, "it cannot read the run directory: No such file or directory"),
+    ],
+)
+def test_a_node_is_looked_at_again_before_another_round(tmp_path, monkeypatch, gpu, changes, unfit):
+    monkeypatch.setattr(facts, "SYSTEM", tmp_path)
+    monkeypatch.setattr(nvml, "CDLL", lambda _: FakeLibrary([gpu]))
+    monkeypatch.setattr(worker, "MEMORY_SECONDS", 0.0)
+    asked = order(tmp_path, has_gpus=True, gpus=None, mark="m", is_suspect=True, is_shared=False, ports=[])
+    assert worker.look_again({**asked, **changes}) == unfit
+
+
+def test_a_driver_that_hangs_makes_a_node_unfit(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "TICKS", 1)
+    monkeypatch.setattr(facts, "unclaimed_bytes", lambda _: threading.Event().wait())
+    asked = order(tmp_path, has_gpus=True, gpus=None)
+    assert worker.look_again(asked) == "the GPU driver gave no answer"
+
+
 def test_without_a_driver_gpus_are_unknown(monkeypatch):
     monkeypatch.setattr(nvml, "CDLL", lambda _: FakeLibrary([], status=9))
     assert facts.gpus(None, lambda _: False) is None
+    assert facts.unclaimed_bytes(None) == {}
 
 
 def order(tmp_path, **changes):

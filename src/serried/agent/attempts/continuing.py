@@ -11,7 +11,8 @@ A run continues if its attempt was cut and nothing hinders it:
 A request of the user to stop, or a cancelled job, is never continued: `finalize.reconsider` asks for that first.
 `agent.attempts.claims` asks the same of the attempt before, when a job starts whose predecessor wrote no end.
 
-A run whose nodes failed a check is submitted once more, if `limit.resubmit` is set: `without_nodes`.
+A run whose nodes failed a check is submitted once more, if `limit.resubmit` is set: `without_nodes`. So is one whose
+attempt ended because no round may use a node again, if an attempt is left.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from serried.agent.attempts import history, successor_jobs
 from serried.agent.outcome.evidence import NO_ATTEMPT_LEFT, Obstacle
 from serried.agent.outcome.reconcile import INTERRUPTED
 from serried.agent.outcome.verdict import CONTINUES
-from serried.schema import names
+from serried.schema import names, successor_commands
 from serried.schema.endings import Condition, End
 from serried.schema.reasons import Reason
 
@@ -68,16 +69,27 @@ def obstacle(
     return Obstacle(Reason.NO_NEXT_JOB, absent) if absent else None
 
 
-def without_nodes(attempt: Attempt, end: End) -> End:
-    """The end of an attempt whose nodes failed a check, once the run's next job excludes them; else with the obstacle.
+def can_exclude(attempt: Attempt) -> bool:
+    """Whether an attempt may follow, in a job that excludes nodes."""
+    commands = successor_commands.read(attempt.run.link_commands)
+    return attempt.number <= attempt.plan.limit.restarts and commands is not None and bool(commands.exclude)
 
-    That happens once in a run: a second node that fails may mean that the check, or the network, is at fault.
+
+def without_nodes(attempt: Attempt, end: End) -> End:
+    """The end of an attempt with bad nodes, once the run's next job excludes them; else with the obstacle.
+
+    After a failed check that happens once in a run: a second node that fails may mean that the check, or the network,
+    is at fault.
     """
-    hosts = end.conditions[0].nodes
+    is_checked = end.cause == Reason.CHECK_FAILED
+    hosts = end.conditions[0].nodes if is_checked else end.bad_nodes
     earlier = (End.read(attempt.directory.attempt(number).exit) for number in range(1, attempt.number))
+    hindrance = obstacle(attempt, end.cause, progressed=bool(end.progress), next_is_here=True)
     if not hosts:
         problem: Optional[str] = "no check names a node"
-    elif any(before is not None and before.cause == Reason.CHECK_FAILED for before in earlier):
+    elif not is_checked and hindrance:
+        return continued(end, hindrance)
+    elif is_checked and any(before is not None and before.cause == Reason.CHECK_FAILED for before in earlier):
         problem = "that has happened once"
     else:
         problem = successor_jobs.submit_without(attempt, history.claim_of(attempt), hosts)

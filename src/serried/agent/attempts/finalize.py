@@ -116,7 +116,8 @@ def reconsider(attempt: Attempt, end: End, final: str, *, next_is_here: bool = F
         final = Reason.PREEMPT if word == "PREEMPTED" else final
     end = reconcile.finalise(end, final)
     is_checked = end.cause == Reason.CHECK_FAILED and end.state == names.LAUNCH_FAILED
-    if is_checked and attempt.plan.limit.resubmit and not (stop or history.is_superseded(attempt)):
+    has_bad = bool(end.bad_nodes) and end.state == names.FAILED and continuing.can_exclude(attempt)
+    if ((is_checked and attempt.plan.limit.resubmit) or has_bad) and not (stop or history.is_superseded(attempt)):
         return continuing.without_nodes(attempt, end)
     may_continue = (
         attempt.plan.limit.restarts and not stop and continuing.may_continue(end, attempt.plan.limit.continue_by)
@@ -144,7 +145,7 @@ def publish(attempt: Attempt, end: End, heir: str = "", *, lingers: bool = True)
     attempt.files.reserve.unlink(missing_ok=True)
     if is_final:
         job_environment.remove_stored(attempt)
-        if attempt.plan.limit.continue_by != names.REQUEUE or attempt.plan.limit.resubmit:
+        if attempt.plan.limit.continue_by != names.REQUEUE or attempt.plan.may_exclude_nodes:
             successor_jobs.withdraw(attempt, heir or str(history.claim_of(attempt).get("token", "")))
         notifications.notify_end(attempt, end, lingers=lingers)
     return end

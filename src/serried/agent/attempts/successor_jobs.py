@@ -240,7 +240,7 @@ def _after(attempt: Attempt, token: str) -> Iterator[str]:
     last = limit.restarts + 2 if limit.continue_by == names.PREQUEUED else 0
     if last > number + 1:
         yield from (successor_commands.token_of(run, None, later) for later in range(number + 1, last))
-    elif limit.continue_by == names.SUCCESSOR or limit.resubmit:
+    elif limit.continue_by == names.SUCCESSOR or attempt.plan.may_exclude_nodes:
         yield successor_commands.token_of(run, attempt.task, number + 1)
 
 

@@ -272,6 +272,25 @@ def gpus(visible: Optional[str], is_own: Callable[[int], bool]) -> Optional[Tupl
     return tuple(found)
 
 
+def unclaimed_bytes(visible: Optional[str]) -> Dict[int, int]:
+    """The memory in use of each GPU that belongs to no living process: the driver has yet to free it."""
+    from serried.agent.sampling.nvml import Nvml
+
+    try:
+        source = Nvml(visible)
+    except OSError:
+        return {}
+    processes = source.processes()
+    found = {}
+    for index, health in source.health().items():
+        sizes = [
+            size for pid, size in processes.get(index, {}).items() if linux.read(pid, "statm")[:2] not in (b"", b"0 ")
+        ]
+        is_known = 0 not in sizes  # a MIG device or an old driver tells no sizes
+        found[index] = max(0, health.get("used", 0) - sum(sizes)) if is_known else 0
+    return found
+
+
 def claim(path: str) -> str:
     """The token in the file by which the head has claimed the attempt. Raises OSError or ValueError without it."""
     import json

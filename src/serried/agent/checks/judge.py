@@ -498,14 +498,7 @@ class FactJudge:
 
     def gpu_errors(self) -> List[Finding]:
         def judge(gpu: GpuFacts) -> Optional[Tuple[str, str]]:
-            parts = [
-                f"had {counted(gpu.ecc_errors, 'memory error')}" if gpu.ecc_errors else "",
-                "replaces memory at its next reset" if gpu.is_pending else "",
-                "has memory that cannot be replaced" if gpu.has_bad_rows else "",
-                f"is slowed down ({', '.join(gpu.throttled)})" if gpu.throttled else "",
-                f"needs a {gpu.action}" if gpu.action else "",
-            ]
-            seen = " and ".join(filter(None, parts))
+            seen = errors_of(gpu)
             return (PROBLEM if gpu.action in ("reset", "reboot") else NOTE, seen) if seen else None
 
         ok = "the driver reports no errors" if self.has_gpus else ""
@@ -514,6 +507,40 @@ class FactJudge:
     @property
     def has_gpus(self) -> bool:
         return any(node.gpus for node in self.nodes.values())
+
+
+def errors_of(gpu: GpuFacts) -> str:
+    parts = [
+        f"had {counted(gpu.ecc_errors, 'memory error')}" if gpu.ecc_errors else "",
+        "replaces memory at its next reset" if gpu.is_pending else "",
+        "has memory that cannot be replaced" if gpu.has_bad_rows else "",
+        f"is slowed down ({', '.join(gpu.throttled)})" if gpu.throttled else "",
+        f"needs a {gpu.action}" if gpu.action else "",
+    ]
+    return " and ".join(filter(None, parts))
+
+
+def why_unfit(node: NodeFacts, ports: Sequence[str]) -> str:
+    """What keeps the node of a failed rank from another round; empty if nothing does.
+
+    `ports` were active before. A full disk does not count, because the program may have filled it.
+    """
+
+    def judge(gpu: GpuFacts) -> Optional[Tuple[str, str]]:
+        if not gpu.name:
+            return PROBLEM, "does not answer the driver"
+        is_faulty = gpu.action or gpu.is_pending or gpu.has_bad_rows
+        return (PROBLEM, errors_of(gpu)) if is_faulty else None
+
+    seen = [text for _, text in of_gpus(node, judge)]
+    states = {port.name: port.state for port in node.ports}
+    seen += [f"port {name} is {states.get(name, 'missing')}" for name in ports if states.get(name) != ACTIVE]
+    if node.shm and node.shm.free < LEAST_SHM:
+        seen.append(f"{facts.SHARED_MEMORY} has {spell(node.shm.free)} free")
+    if "root-visible" in node.failed:
+        seen.append(f"it cannot read the run directory: {node.failed['root-visible']}")
+    seen += [f"check `{name}` gave no answer" for name in node.silent]
+    return "; ".join(shorten(seen))
 
 
 def of_gpus(node: NodeFacts, judge: Callable[[GpuFacts], Optional[Tuple[str, str]]]) -> Iterator[Tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Callable, Optional
+from typing import Callable, List, Optional
 
 from serried.agent import system
 from serried.agent.attempt import Attempt
@@ -25,6 +25,9 @@ class NodeChecks:
         self._loop, self._attempt, self._index, self._folder, self._send = loop, attempt, index, folder, send
         self._process: Optional[HelperProcess] = None
         self._has_facts = False
+        self._answer: Optional[Callable[[str], None]] = None
+        self._ports: List[str] = []
+        """The ports of InfiniBand that were active at the beginning."""
 
     def begin(self, key: bytes, master: str) -> None:
         """Start the process. It gives way to ranks that do not wait for it."""
@@ -58,6 +61,39 @@ class NodeChecks:
             }
         )
 
+    def look_again(self, on_answer: Callable[[str], None], *, is_suspect: bool) -> None:
+        """Before another round. `on_answer` gets what makes this node unfit, or an empty text: perhaps at once."""
+        attempt, plan = self._attempt, self._attempt.plan
+        if not (is_suspect or plan.allocation.gpus):
+            on_answer("")
+            return
+        self.end()
+        try:
+            self._process = HelperProcess(self._loop, "check", (), self._on_answer)
+        except OSError as error:
+            system.log(f"cannot look at this node again: {error}")
+            on_answer("")
+            return
+        self._answer = on_answer
+        self._process.send(
+            {
+                "do": ToHelper.CHECK_AGAIN,
+                "has_gpus": bool(plan.allocation.gpus),
+                "gpus": attempt.visible_gpus,
+                "mark": attempt.process_tag,
+                "is_shared": plan.site.is_this_machine and not plan.site.inside,
+                "is_suspect": is_suspect,
+                "claim": str(attempt.files.claim),
+                "ports": self._ports,
+            }
+        )
+
+    def _on_answer(self, message: Optional[Message]) -> None:
+        on_answer, self._answer = self._answer, None
+        if on_answer:
+            self.end()
+            on_answer(message["unfit"] if message else "")
+
     def on_message(self, message: Message) -> None:
         if self._process and message["do"] == ToNode.CHECK_PEERS:
             if message["peers"] is None:
@@ -73,6 +109,8 @@ class NodeChecks:
     def _on_message(self, message: Optional[Message]) -> None:
         if message is not None:
             self._has_facts = True
+            ports = message["facts"].get("ports", ())
+            self._ports = self._ports or [port["name"] for port in ports if port["state"] == "ACTIVE"]
             self._send(**message)
         elif self._process:
             self._process = None

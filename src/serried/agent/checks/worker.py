@@ -21,11 +21,17 @@ from serried.agent.checks.peers import PeerAddress, PeerServer, PeerTest
 from serried.agent.helper_process import AgentConnection
 from serried.agent.sampling import gpus
 from serried.base.channel import Message
+from serried.base.text import spell
 from serried.schema import codec
-from serried.schema.events import ToHead, ToNode
+from serried.schema.events import ToHead, ToHelper, ToNode
 
 TICK_SECONDS, TICKS, VERSIONS_TICKS, PEER_TICKS, NAMES_TICKS = 0.1, 50, 100, 150, 10
 """The limit of a check is counted in ticks: where this process gets little of a CPU, they take longer."""
+
+MEMORY_SECONDS = 50.0
+MEMORY_POLL_SECONDS = 2.0
+MOST_HELD_BYTES = 512 << 20
+"""Less than this may stay in use on an idle GPU."""
 
 
 def main(arguments: List[str]) -> int:  # noqa: ARG001 - roles have arguments
@@ -40,6 +46,8 @@ def main(arguments: List[str]) -> int:  # noqa: ARG001 - roles have arguments
             patiently(PEER_TICKS, test.done.wait)
             patiently(NAMES_TICKS, test.are_named.wait)
             connection.send(event=ToHead.PEER_FACTS, facts=codec.to_json(test.finish()))
+        elif message["do"] == ToHelper.CHECK_AGAIN:
+            connection.send(unfit=look_again(message))
         else:
             order = message
             connection.send(event=ToHead.NODE_FACTS, facts=look(order))
@@ -79,6 +87,37 @@ def look(order: Mapping[str, Any]) -> Dict[str, Any]:
     found, failed, silent = run(checks)
     facts_: Dict[str, Any] = codec.to_json({**fields, **found, "failed": failed, "silent": silent})
     return facts_
+
+
+def look_again(order: Mapping[str, Any]) -> str:
+    """What keeps this node from another round; empty if nothing does. Waits for the memory of its GPUs."""
+    from serried.agent.checks import judge
+
+    until = time.monotonic() + MEMORY_SECONDS
+    while order["has_gpus"]:
+        found, _, silent = run({"memory": lambda: {"held": facts.unclaimed_bytes(order["gpus"])}})
+        held = {gpu: size for gpu, size in found.get("held", {}).items() if size >= MOST_HELD_BYTES}
+        if silent:
+            return "the GPU driver gave no answer"
+        if not held or (order["is_shared"] and time.monotonic() >= until):
+            break
+        if time.monotonic() >= until:
+            gpu, size = next(iter(held.items()))
+            return f"GPU {gpu} still has {spell(size)} in use {MEMORY_SECONDS:.0f} s after its processes ended"
+        time.sleep(MEMORY_POLL_SECONDS)
+    if not order["is_suspect"]:
+        return ""
+    checks: Dict[str, Callable[[], Dict[str, Any]]] = {
+        "root-visible": lambda: {"claim": facts.claim(order["claim"])},
+        "infiniband": lambda: {"ports": facts.ports()},
+        "shared-memory": lambda: {"shm": facts.space(facts.SHARED_MEMORY)},
+    }
+    if order["has_gpus"]:
+        checks["gpu-memory"] = lambda: {
+            "gpus": facts.gpus(order["gpus"], lambda pid: gpus.is_marked(pid, order["mark"]))
+        }
+    found, failed, silent = run(checks)
+    return judge.why_unfit(facts.NodeFacts(0, failed=failed, silent=tuple(silent), **found), order["ports"])
 
 
 def run(checks: Mapping[str, Callable[[], Dict[str, Any]]]) -> Any:

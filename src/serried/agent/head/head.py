@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from serried.agent.launchers.script import ScriptProcess
     from serried.agent.trials.search import TrialSearch
     from serried.schema.checks import Finding
+    from serried.schema.endings import RoundBegun
 
 
 RETRY_SECONDS = 120.0
@@ -381,6 +382,8 @@ class Head:
         self._round = 1
         self._rounds: Optional[Rounds] = None
         """None if no further round is possible."""
+        self._next_round: Optional[RoundBegun] = None
+        """Begins after a pause."""
         if attempt.plan.limit.rounds:
             from serried.agent.head.rounds import Rounds
 
@@ -723,25 +726,43 @@ class Head:
         return said
 
     def _begin_round_if_ended(self) -> None:
-        """Once the ranks of all nodes have ended: start them again, or end the attempt."""
-        if not self._have_all_ended():
+        """Once the ranks of all nodes have ended: start them again, perhaps after a pause, or end the attempt."""
+        if self._next_round or not self._have_all_ended() or self._rounds is None:
             return
-        self._monitor.look_again()
-        if not self._have_all_ended() or self._rounds is None:
-            return
-        begun = None
         is_warned = self._deadline is not None and time.time() >= self._deadline.warning
         lost = [agent.host for agent in self._nodes if agent.index in self._places and agent.is_lost]
-        if self._stop_reason in REPEATED and not is_warned and self.can_replace([]):
+        if self._stop_reason in REPEATED and not is_warned:
             try:
-                begun = self._rounds.decide(self._stop_reason, lost)
-            except OSError as error:
-                system.log(f"no further round: {error}")
-        if begun is None:
+                self._next_round = self._rounds.decide(self._stop_reason, lost)
+            except (OSError, ValueError, KeyError) as error:
+                system.log(f"no further round: {type(error).__name__}: {error}")
+        if self._next_round is None:
             self._end_rounds()
+            return
+        self.loop.after(self._rounds.pause_seconds, self._begin_round)
+        self._leave_out(self._rounds.bad_hosts, self._rounds.unfit)
+
+    def _leave_out(self, bad: Mapping[str, str], unfit: Mapping[str, str]) -> None:
+        """Use these nodes no more. Those that failed twice are better than none: they stay if nothing replaces them."""
+        from serried.agent.attempts import continuing
+
+        for agent in self._nodes:
+            is_dispensable = agent.host in bad and (self.can_replace([agent]) or continuing.can_exclude(self.attempt))
+            agent.is_unfit |= agent.host in unfit or is_dispensable
+        if not self.can_replace([]):
+            self.log_event(JournalEvent.BAD_NODES, hosts=dict(bad))
+            self._end_rounds()
+
+    def _begin_round(self) -> None:
+        """Unless the run has been stopped since, or more nodes are lost than can be replaced."""
+        self._monitor.look_again()
+        begun, self._next_round = self._next_round, None
+        if self._rounds is None or begun is None:
             return
         begun = begun._replace(message=begun.message + self._use_spares())
         self._stop_reason, self._round = None, begun.round
+        with contextlib.suppress(OSError, ValueError):  # a checkpoint may have been copied back during a pause
+            begun = begun._replace(resume=self.attempt.newest_checkpoint or None)
         self._resume = begun.resume or ""
         self._port.close()
         self._port = rendezvous.hold_port()

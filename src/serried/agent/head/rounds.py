@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import signal
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Dict, List, Optional, Sequence
 
 from serried.agent import system
@@ -26,6 +27,12 @@ MOST_ALIKE = 1
 """Rounds after the same failure of the same rank at the same checkpoint: it would fail again."""
 STORM_ROUNDS, STORM_SECONDS = 5, 1800.0
 """So many rounds in this time end the attempt, even if each made progress."""
+PAUSE_SECONDS = (0.0, 15.0, 60.0)
+"""Before a round, by the number of rounds that saved nothing new. The file system and the network may need the time."""
+MOST_OF_A_NODE = 2
+"""So many failures of ranks on one node show that the node is bad."""
+OF_ITS_NODE = frozenset({Reason.SIGNAL, Reason.CUDA_KERNEL})
+"""Failures that point to the rank's own node. A broken connection may be the fault of either end."""
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGBUS, signal.SIGSEGV)
 """Signals that a program seldom causes itself."""
 MAY_PASS = frozenset(
@@ -65,14 +72,20 @@ def obstacle(failure: RoundFailure, before: Sequence[RoundFailure], most: int) -
         return "it would fail again"
     if sum(failure.is_like(other) for other in before) >= MOST_ALIKE:
         return "it failed in the same way before"
-    in_vain = 0
-    for earlier, later in zip(before, [*before[1:], failure]):
-        in_vain = 0 if later.position.is_beyond(earlier.position) else in_vain + 1
+    in_vain = rounds_in_vain([*before, failure])
     if in_vain >= most:
         return f"{in_vain} rounds saved nothing new"
     if sum(failure.t - other.t < STORM_SECONDS for other in before) >= STORM_ROUNDS:
         return f"there were {STORM_ROUNDS} rounds within {STORM_SECONDS / 60:.0f} minutes"
     return ""
+
+
+def rounds_in_vain(failures: Sequence[RoundFailure]) -> int:
+    """The number of rounds since the last one that saved something new."""
+    in_vain = 0
+    for earlier, later in zip(failures, failures[1:]):
+        in_vain = 0 if later.position.is_beyond(earlier.position) else in_vain + 1
+    return in_vain
 
 
 def code_of(exit_: Exit, tail: Sequence[str]) -> Reason:
@@ -91,9 +104,11 @@ class Rounds:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self._failures: List[RoundFailure] = []
+        self.failures: List[RoundFailure] = []
         self._ended: Dict[int, NodeEnded] = {}
         """Of the nodes that hold, after their ranks have ended."""
+        self.unfit: Dict[str, str] = {}
+        """What was found on nodes after the last failure, by their names."""
 
     def on_ended(self, agent: NodeAgent, ended: NodeEnded) -> None:
         self._ended[agent.index] = ended._replace(node=agent.index, host=agent.host)
@@ -108,13 +123,26 @@ class Rounds:
         failure = self._failure(reason, ends, lost)
         if failure is None:
             return None
-        because = obstacle(failure, self._failures, self._attempt.plan.limit.rounds)
+        because = obstacle(failure, self.failures, self._attempt.plan.limit.rounds)
         if because:
             system.log(f"no further round: {because}")
             return None
-        self._failures.append(failure)
+        self.failures.append(failure)
+        self.unfit = {end.host: end.unfit for end in ends if end.unfit}
         own = {name: value for name, value in failure._asdict().items() if name in RoundBegun._fields and name != "t"}
-        return RoundBegun(**own, round=len(self._failures) + 1, resume=self._attempt.newest_checkpoint or None)
+        return RoundBegun(**own, round=len(self.failures) + 1, resume=self._attempt.newest_checkpoint or None)
+
+    @property
+    def bad_hosts(self) -> Dict[str, str]:
+        """The nodes that are not to be used again, and why."""
+        blamed = Counter(failure.host for failure in self.failures if failure.code in OF_ITS_NODE)
+        often = {host: f"ranks failed there in {times} rounds" for host, times in blamed.items()}
+        return {**{host: why for host, why in often.items() if blamed[host] >= MOST_OF_A_NODE}, **self.unfit}
+
+    @property
+    def pause_seconds(self) -> float:
+        """How long the next round waits."""
+        return PAUSE_SECONDS[min(rounds_in_vain(self.failures), len(PAUSE_SECONDS) - 1)]
 
     def _failure(self, reason: Reason, ends: Sequence[NodeEnded], lost: Sequence[str]) -> Optional[RoundFailure]:
         from serried.agent.attempts import finalize

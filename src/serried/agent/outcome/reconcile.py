@@ -78,6 +78,7 @@ def word(end: End, form: str) -> str:
     if end.state == names.COMPLETED:
         return "done"
     if end.state == names.REQUEUED:
-        is_own = form == names.REQUEUE and end.cause not in (Reason.REQUEUE, Reason.CHECK_FAILED)
+        has_further_job = end.bad_nodes or end.cause in (Reason.REQUEUE, Reason.CHECK_FAILED)
+        is_own = form == names.REQUEUE and not has_further_job
         return "requeue" if is_own else "next"
     return f"fail {end.exit_code}"

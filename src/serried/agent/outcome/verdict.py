@@ -94,6 +94,7 @@ def end_of(evidence: AttemptEvidence, failure: Optional[FirstFailure], tail: Lis
         Condition(verdict.cause or Reason.COMPLETED, verdict.message, tuple(verdict.lost)),
         *verdict.further,
         *endings.recovered_in(evidence.head),
+        *endings.bad_nodes_in(evidence.head),
         *_unsaved(evidence),
     ]
     if absent:
