@@ -27,7 +27,7 @@ from serried.records import index
 from serried.records.record import records_directory
 from serried.records.status import latest_attempt
 from serried.schedulers.survey import Greeting
-from serried.schema.checks import NOT_TESTED, NOTE, OK, PROBLEM
+from serried.schema.checks import NOT_TESTED, NOTE, OF_MACHINE, OK, PROBLEM
 
 LITTLE_BYTES, LITTLE_SHARE = 1 << 30, 0.02
 """Less free space than both deserves a note: the size, and the share of the file system."""
@@ -51,27 +51,8 @@ class Machine:
         self._greeting: Greeting | None = None
 
     def checks(self) -> dict[str, Check]:
-        """All checks by id, in the order in which they run."""
-        return {
-            "python": self.python,
-            "home": self.home,
-            "temporary": self.temporary,
-            "settings": self.settings,
-            "scheduler": self.scheduler,
-            "account": self.account,
-            "cluster": self.cluster,
-            "root": lambda: self._over_there() or self._folder(self.root, f"set `root` in `[clusters.{self.name}]`"),
-            "root-on-nodes": lambda: self._over_there() or self.root_on_nodes(),
-            "root-clock": lambda: self._over_there() or self.root_clock(),
-            "records": lambda: self._folder(records_directory(), "export XDG_STATE_HOME=FOLDER"),
-            "quota": self.quota,
-            "umask": self.umask,
-            "locale": self.locale,
-            "git": self.git,
-            "processes": self.processes,
-            "open-files": self.open_files,
-            "ssh": self.ssh,
-        }
+        """All checks by id, in the order in which they run: a method for each id."""
+        return {name: getattr(self, name.replace("-", "_")) for name in OF_MACHINE}
 
     @cached_property
     def catalogue(self) -> Catalogue:
@@ -86,7 +67,7 @@ class Machine:
         return self.resolved.cluster.name
 
     @property
-    def root(self) -> Path:
+    def run_root(self) -> Path:
         return Path(self.resolved.cluster.site.root)
 
     @property
@@ -101,7 +82,7 @@ class Machine:
         """The finding for a root that is not on this machine; empty if it is here."""
         if not self.resolved.is_elsewhere:
             return ()
-        return NOT_TESTED, f"`{self.root}` is on `{self.name}`", f"serried doctor --cluster {self.name}"
+        return NOT_TESTED, f"`{self.run_root}` is on `{self.name}`", f"serried doctor --cluster {self.name}"
 
     def python(self) -> tuple[str, ...]:
         return OK, f"{platform.python_version()} on {platform.node()}"
@@ -185,8 +166,16 @@ class Machine:
         self._greeting = cluster.read_greeting(answer.stdout)
         return OK, f"{traits.title} {self._greeting.version} answered in {time.monotonic() - began:.2f} s"
 
+    def root(self) -> tuple[str, ...]:
+        return self._over_there() or self._folder(self.run_root, f"set `root` in `[clusters.{self.name}]`")
+
+    def records(self) -> tuple[str, ...]:
+        return self._folder(records_directory(), "export XDG_STATE_HOME=FOLDER")
+
     def root_on_nodes(self) -> tuple[str, ...]:
         """Nodes have the root if the agents of an earlier run wrote there."""
+        if elsewhere := self._over_there():
+            return elsewhere
         cluster = self.resolved.cluster
         for ended in index.all_runs().ended.newest(20):
             with contextlib.suppress(SerriedError, OSError):
@@ -202,7 +191,9 @@ class Machine:
         )
 
     def root_clock(self) -> tuple[str, ...]:
-        folder = _existing(self.root)
+        if elsewhere := self._over_there():
+            return elsewhere
+        folder = _existing(self.run_root)
         try:
             skew = _write_in(folder) - time.time()
         except OSError:
@@ -225,12 +216,14 @@ class Machine:
     def quota(self) -> tuple[str, ...]:
         """The user's own quotas on the file systems of home and root; not those of groups."""
         folders = [Path(home)] if (home := self.environ.get("HOME")) else []
-        folders += [] if self.resolved.is_elsewhere else [self.root]
+        folders += [] if self.resolved.is_elsewhere else [self.run_root]
         path, seen, worst = self.environ.get("PATH", os.defpath), [], 0.0
         programs = {name: words for name, words in QUOTA_PROGRAMS.items() if shutil.which(name, path=path)}
         if not programs:
             return NOT_TESTED, f"none of {', '.join(QUOTA_PROGRAMS)} is here", "the site's own command for quotas"
-        for mount in dict.fromkeys(_mount_of(folder) for folder in folders):
+        paths = (_existing(folder.resolve()) for folder in folders)
+        mounts = (str(next(path for path in (there, *there.parents) if path.is_mount())) for there in paths)
+        for mount in dict.fromkeys(mounts):
             for name, words in programs.items():  # `lfs` refuses what is not Lustre
                 try:
                     text = shell.run((name, *words, mount), timeout=QUOTA_SECONDS, env=self.environ).stdout
@@ -355,11 +348,6 @@ def _existing(folder: Path) -> Path:
             pass  # writing there fails for the same reason
         return there
     return folder
-
-
-def _mount_of(folder: Path) -> str:
-    there = _existing(folder.resolve())
-    return str(next(each for each in (there, *there.parents) if each.is_mount()))
 
 
 def _own_processes() -> Iterator[str]:

@@ -64,7 +64,7 @@ from __future__ import annotations
 import posixpath
 import re
 from pathlib import Path
-from typing import Iterator, Mapping, Optional, Protocol, Union
+from typing import Iterator, Mapping, Optional, Union
 
 from serried.base.files import claim, make_directory, numbers, read_bytes
 from serried.schema import names
@@ -156,11 +156,12 @@ class _Below:
         return directory.path.joinpath(*self._names)
 
 
-class _Directory(Protocol):
-    path: Path
+class _Directory:
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
 
-class AttemptDirectory:
+class AttemptDirectory(_Directory):
     claim = _Below("attempt.json")
     control = _Below("control.jsonl")
     events = _Below("events.jsonl")
@@ -170,9 +171,6 @@ class AttemptDirectory:
     """The port and the token of `serried notebook`, readable only by the owner."""
     reserve = _Below("reserve")
     """Space for the last files of the attempt: deleted before them if the disk is full, and after them otherwise."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
     @property
     def number(self) -> int:
@@ -242,7 +240,7 @@ class AttemptDirectory:
         return self.node(node) / "fetch.jsonl"
 
 
-class TaskDirectory:
+class TaskDirectory(_Directory):
     """The directory of a single run or of one task of an array, with its attempts and its `exit.json`."""
 
     exit = _Below("exit.json")
@@ -254,9 +252,6 @@ class TaskDirectory:
     trial = _Below("trial.json")
     worker = _Below("worker")
     profiles = _Below("profiles")
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
     def profile_trace(self, rank: int) -> Path:
         return self.profiles / f"rank-{rank}.json.gz"
@@ -308,7 +303,7 @@ class RunDirectory(TaskDirectory):
         return self.path / ("scheduler.log" if index is None else f"scheduler-{index}.log")
 
 
-class RecordDirectory:
+class RecordDirectory(_Directory):
     plan = _Below("plan.json")
     where = _Below("where")
     submissions = _Below("submissions")
@@ -317,9 +312,6 @@ class RecordDirectory:
     seen = _Below("seen.json")
     exit = _Below("exit.json")
     usage = _Below("usage.json")
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
     def submission(self, number: int) -> Path:
         return self.submissions / f"{number}.json"

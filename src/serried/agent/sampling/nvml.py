@@ -39,63 +39,24 @@ _SM_UTIL = 2
 """The number of the GPM metric for the share of time in which SMs were active."""
 
 
-class _Utilization(Structure):
-    _fields_ = (("gpu", c_uint), ("memory", c_uint))
+def _structure(**fields: Any) -> Any:
+    return type("_Structure", (Structure,), {"_fields_": tuple(fields.items())})
 
 
-class _Memory(Structure):
-    _fields_ = (("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong))
-
-
-class _MemoryV2(Structure):
-    """`used` is without the memory that the driver reserves."""
-
-    _fields_ = (("version", c_uint), *((name, c_ulonglong) for name in ("total", "reserved", "free", "used")))
-
-
-class _Temperature(Structure):
-    _fields_ = (("version", c_uint), ("sensor", c_uint), ("temperature", c_int))
-
-
-class _Process(Structure):
-    _fields_ = (("pid", c_uint), ("used", c_ulonglong), ("gpu_instance", c_uint), ("compute_instance", c_uint))
-
-
-class _Event(Structure):
-    _fields_ = (
-        ("device", c_void_p),
-        ("type", c_ulonglong),
-        ("data", c_ulonglong),
-        ("gpu", c_uint),
-        ("compute", c_uint),
-    )
-
-
-class _FieldValue(Structure):
-    _fields_ = (
-        ("field", c_uint),
-        ("scope", c_uint),
-        ("timestamp", c_longlong),
-        ("latency", c_longlong),
-        ("type", c_uint),
-        ("status", c_uint),
-        ("value", c_ulonglong),
-    )
-
-
-class _GpmSupport(Structure):
-    _fields_ = (("version", c_uint), ("is_supported", c_uint))
-
-
-class _GpmMetric(Structure):
-    _fields_ = (("id", c_uint), ("result", c_uint), ("value", c_double), ("names", c_char_p * 3))
-
-
-class _GpmMetrics(Structure):
-    """The library reads and writes as many metrics as `count` says. Its own array has room for some hundreds."""
-
-    _many = _GpmMetric * 512
-    _fields_ = (("version", c_uint), ("count", c_uint), ("old", c_void_p), ("new", c_void_p), ("metrics", _many))
+_Utilization = _structure(gpu=c_uint, memory=c_uint)
+_Memory = _structure(total=c_ulonglong, free=c_ulonglong, used=c_ulonglong)
+_MemoryV2 = _structure(version=c_uint, total=c_ulonglong, reserved=c_ulonglong, free=c_ulonglong, used=c_ulonglong)
+"""`used` is without the memory that the driver reserves."""
+_Temperature = _structure(version=c_uint, sensor=c_uint, temperature=c_int)
+_Process = _structure(pid=c_uint, used=c_ulonglong, gpu_instance=c_uint, compute_instance=c_uint)
+_Event = _structure(device=c_void_p, type=c_ulonglong, data=c_ulonglong, gpu=c_uint, compute=c_uint)
+_FieldValue = _structure(
+    field=c_uint, scope=c_uint, timestamp=c_longlong, latency=c_longlong, type=c_uint, status=c_uint, value=c_ulonglong
+)
+_GpmSupport = _structure(version=c_uint, is_supported=c_uint)
+_GpmMetric = _structure(id=c_uint, result=c_uint, value=c_double, names=c_char_p * 3)
+_GpmMetrics = _structure(version=c_uint, count=c_uint, old=c_void_p, new=c_void_p, metrics=_GpmMetric * 512)
+"""The library reads and writes as many metrics as `count` says. Its own array has room for some hundreds."""
 
 
 class _LostError(Exception):
