@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.importing.folder import find_script
+from serried.importing import find_script
 
 
 @pytest.mark.parametrize(

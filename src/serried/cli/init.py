@@ -17,7 +17,7 @@ from serried.base.errors import UsageError, reason
 from serried.cli import run_view
 from serried.config import catalogue, job_script, layers
 from serried.config.toml import key, quoted
-from serried.importing import Imported, folder
+from serried.importing import Imported, find_programs, find_script, may_be_parallel
 from serried.schedulers.clusters import LOCAL
 from serried.schedulers.local import cluster
 from serried.schema.layout import slug
@@ -195,8 +195,8 @@ def _settings(here: Path) -> Draft:
     if os.path.lexists(here / layers.FILE):
         raise UsageError(f"`{layers.FILE}` exists already", hint="serried config show prints its settings")
     found = catalogue(here, os.environ)
-    script = folder.find_script(here)
-    is_alone = script is not None and not folder.may_be_parallel(here / script)
+    script = find_script(here)
+    is_alone = script is not None and not may_be_parallel(here / script)
     gpus = len(cluster.gpus(os.environ))
     project = os.fsencode(here.name).decode("utf-8", "replace") or "project"  # bytes that are not UTF-8 become `\ufffd`
     python = "python" if shutil.which("python") else "python3"  # some systems have only the latter
@@ -217,7 +217,7 @@ def _settings(here: Path) -> Draft:
         notes.append(
             f"`{job}` is a job script; add its settings: serried init --from {shlex.quote(job)} >> serried.toml"
         )
-    if script is None and (several := folder.find_programs(here)):
+    if script is None and (several := find_programs(here)):
         more = f" and {len(several) - _NAMED} more" if len(several) > _NAMED else ""
         listed = ", ".join(f"`{name}`" for name in several[:_NAMED])
         notes.append(f"write the script to run into `command`; this folder has {listed}{more}")
