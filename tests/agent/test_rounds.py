@@ -43,6 +43,28 @@ def test_ranks_start_again_from_the_newest_checkpoint_after_a_kill_from_outside(
     said = ["round 0 from:", "serried: round 2", "round 1 from:step-0", "serried: round 3", "round 2 from:step-1"]
     assert run.output(1, 1).splitlines() == said
     assert (run.exit["rounds"], run.exit["attempts"], run.exit["first_failure"]) == (2, 1, None)
+    told = {"code": "recovered", "message": f"recovered twice: {why} (2 times)", "nodes": ["fake2"], "rounds": 2}
+    assert read_json(run.place.attempt(1).live)["warnings"] == [told]
+
+
+COUNTED = "\nlinux.OutOfMemory.is_counted = True\nlinux.OutOfMemory.has_occurred = lambda _: {}\n"
+
+
+@pytest.mark.parametrize("how", ["sh -c 'kill -9 $$'; exit $?", "echo Killed; exit 137", "exit 143"])
+def test_a_shell_or_launcher_that_passes_on_a_kill_from_outside_starts_again(start, how):
+    code = {"ranks.ranks": COUNTED.format(False)}
+    run = start(failing(1, how), nodes=2, ranks=1, limit=ROUNDS, code=code)
+
+    assert run.wait() == 0
+    assert [entry["code"] for entry in run.events("round")] == ["signal"]
+
+
+@pytest.mark.parametrize("how", ["kill -9 $$", "sh -c 'kill -9 $$'; exit $?", "exit 137"])
+def test_a_kill_for_want_of_memory_is_not_repeated_however_it_is_passed_on(start, how):
+    run = start(failing(1, how), nodes=2, ranks=1, limit=ROUNDS, code={"ranks.ranks": COUNTED.format(True)})
+
+    assert run.wait() == 137
+    assert (run.ending[:3], run.events("round")) == (("OUT_OF_MEMORY", 137, "out-of-memory"), [])
 
 
 @pytest.mark.parametrize(

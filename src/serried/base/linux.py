@@ -146,6 +146,10 @@ class OutOfMemory:
         self._file = find_counter(text_of(Path(membership)), root)
         self._before = self._count()
 
+    @property
+    def is_counted(self) -> bool:
+        return self._file is not None and "oom_kill " in text_of(self._file)
+
     def has_occurred(self) -> bool:
         return self._count() > self._before
 

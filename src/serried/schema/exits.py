@@ -23,6 +23,8 @@ class Exit(NamedTuple):
     """It was stopped, and did not end by itself."""
     oom: bool = False
     """The kernel killed it for want of memory."""
+    spared: bool = False
+    """It was killed, or says that its program was, but the kernel has killed nothing for want of memory."""
     problem: str = ""
     """The reason if its program could not be started, or if `reported`; `message` is the sentence for it."""
     message: str = ""

@@ -22,6 +22,8 @@ def of(code, signal, **more):
         (of(1, None), ["torch.AcceleratorError: CUDA error: out of memory"], "out-of-memory"),
         (of(1, None), ["MemoryError"], "out-of-memory"),
         (of(137, None), ["Killed"], "out-of-memory"),
+        (of(137, None, spared=True), ["Killed"], "exit"),
+        (of(137, None, oom=True), [], "out-of-memory"),
         (of(None, 9, oom=True), [], "out-of-memory"),
         (of(None, 9), [], "signal"),
         (of(1, None), ["we handle MemoryError and ImportError here"], "exit"),

@@ -24,4 +24,5 @@ def test_the_counter_of_our_own_cgroup_is_found(tmp_path, membership, file):
 
 
 def test_where_nobody_counts_nothing_was_killed(tmp_path):
-    assert linux.OutOfMemory(str(tmp_path / "none"), tmp_path).has_occurred() is False
+    memory = linux.OutOfMemory(str(tmp_path / "none"), tmp_path)
+    assert (memory.has_occurred(), memory.is_counted) == (False, False)

@@ -34,7 +34,7 @@ MOST_OF_A_NODE = 2
 OF_ITS_NODE = frozenset({Reason.SIGNAL, Reason.CUDA_KERNEL})
 """Failures that point to the rank's own node. A broken connection may be the fault of either end."""
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGBUS, signal.SIGSEGV)
-"""Signals that a program seldom causes itself."""
+"""Signals that a program seldom causes itself. A shell or launcher that started the program returns them plus 128."""
 MAY_PASS = frozenset(
     {Reason.SIGNAL, Reason.PEER_LOST, Reason.NCCL, Reason.CUDA_KERNEL, Reason.SILENCE, Reason.NODE_LOST}
 )
@@ -93,8 +93,10 @@ def code_of(exit_: Exit, tail: Sequence[str]) -> Reason:
     from serried.agent.outcome import diagnose
 
     cause = diagnose.cause(exit_, tail)
-    if cause not in (Reason.EXIT, Reason.SIGNAL) or exit_.signal in FROM_OUTSIDE:
+    if cause not in (Reason.EXIT, Reason.SIGNAL):
         return cause
+    if exit_.status - 128 in FROM_OUTSIDE:
+        return Reason.SIGNAL
     usual = Reason.CRASH if exit_.signal else cause
     return next((code for code, sign in SIGNS if any(re.search(sign, line) for line in tail)), usual)
 

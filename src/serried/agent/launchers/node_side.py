@@ -125,7 +125,7 @@ class ConnectedRanks(Ranks, abc.ABC):
     def _end(self, connection: RankConnection, rank: Rank, message: Message) -> None:
         connection.is_starting, connection.has_ended = False, True
         self._running.pop(rank.pid, None)
-        exit_ = self.record(rank, message["status"], message["problem"], is_oom=message["oom"])
+        exit_ = self.record(rank, message["status"], message["problem"], is_oom=message["oom"] or None)
         self._on_ended(connection, rank, exit_, message)
         self._agent.reap()
 

@@ -77,5 +77,7 @@ def cause(exit_: Exit, tail: Sequence[str]) -> Reason:
         return Reason(exit_.problem)
     if exit_.oom:
         return Reason.OUT_OF_MEMORY
+    if exit_.spared:
+        tail = [line for line in tail if line != "Killed"]  # a shell's word for any signal 9
     usual = Reason.PEER_LOST if exit_.stumbled else Reason.SIGNAL if exit_.signal else Reason.EXIT
     return next((reason for reason, sign in SIGNS if any(re.search(sign, line) for line in tail)), usual)

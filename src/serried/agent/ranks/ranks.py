@@ -132,11 +132,21 @@ class Ranks:
         return time.monotonic() - self._newest_output
 
     def record(
-        self, rank: Rank, status: int, problem: Optional[Sequence[Any]], *, is_oom: bool, now: Optional[float] = None
+        self,
+        rank: Rank,
+        status: int,
+        problem: Optional[Sequence[Any]],
+        *,
+        is_oom: Optional[bool],
+        now: Optional[float] = None,
     ) -> Exit:
-        """The exit of `rank`. Ranks that were reaped together share `now`: which ended first is unknown."""
+        """The exit of `rank`. Ranks that were reaped together share `now`: which ended first is unknown.
+
+        `is_oom`: the kernel has killed a process for want of memory; None if nothing shows it.
+        """
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = 128 + number if number is not None else os.WEXITSTATUS(status)
+        was_killed = code == 128 + signal.SIGKILL and not rank.is_stopping  # or its program, below a shell
         exit_ = Exit(
             rank=rank.number,
             local_rank=rank.local_rank,
@@ -144,7 +154,8 @@ class Ranks:
             signal=number,
             seconds=round((now or time.monotonic()) - self._began_at, 3),
             ended_by_us=rank.is_stopping or bool(self._notice and code == 128 + self._notice),
-            oom=number == signal.SIGKILL and not rank.is_stopping and is_oom,
+            oom=was_killed and bool(is_oom),
+            spared=was_killed and is_oom is False,
         )
         if problem:
             exit_ = _with_problem(exit_, problem, self.attempt)
@@ -281,7 +292,7 @@ class ForkedRanks(Ranks):
                 self._running.pop(pid),
                 status,
                 self._children.pop(pid).problem(),
-                is_oom=self._memory.has_occurred(),
+                is_oom=self._memory.has_occurred() if self._memory.is_counted else None,
                 now=now,
             )
             for pid, status in children
