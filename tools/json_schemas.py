@@ -44,6 +44,7 @@ _CONDITION: Shape = {"code": "s?", "message": "s", "nodes?": ["s"]}
 _FAILURE: Shape = {"rank": "i?", "node": "i", "host": "s", "local_rank": "i", "exit_code": "i?", "signal": "i?"}
 _FAILURE |= {"seconds": "n", "error?": "s", "launch?": "s", "tail": ["s"]}
 _LIVE: Shape = {"at": "s?", "stale": "b", "step": "i?", "total_steps": "i?", "step_age": "n?", "stalled": "b"}
+_LIVE |= {"checking": "b"}
 _LIVE |= dict.fromkeys(("samples_per_second", "steps_per_second", "output_age", "data_wait", "gpu_busy"), "n?")
 _LIVE |= dict.fromkeys(("seconds_left", "limit_seconds_left", "notice_seconds_left"), "n?")
 _PROGRESS: Shape = {**_LIVE, "metrics": {"*": "ns"}, "ranks": "i?", "warnings": ["o"]}

@@ -373,6 +373,22 @@ def test_what_agents_warn_of_is_named_where_the_metric_gives_way(serried, runnin
     ]
 
 
+def test_a_run_that_has_recovered_or_checks_its_nodes_says_so(serried, running, terminal):
+    message = "recovered twice: rank 1 on n2 was killed by signal 9 (2 times)"
+    again = {"code": "recovered", "message": message, "rounds": 2}
+    idle = {"code": "gpu-idle", "message": "GPU 0 on n1 is idle"}
+    running("aaaaaa", live_of(NOW - 3, warnings=[again, idle]), job="1", name="digits")
+    running("bbbbbb", live_of(NOW - 3, {"node": 0, "host": "n1", "ranks": [], "gpus": []}, checking=True), job="2")
+    facts = serried("show", "aaaaaa").out.splitlines()
+    assert [line for line in facts if "recovered twice" in line] == [f"  warning     {message}"]
+    assert "  progress    checking nodes\n" in serried("show", "bbbbbb").out
+    terminal()
+    assert serried("ps").out.splitlines()[1:] == [
+        "aaaaaa  digits  RUNNING  12m34s  24%, recovered twice, gpu-idle, 20m left",
+        "bbbbbb  train   RUNNING  12m34s  checking nodes, limit in 47m",
+    ]
+
+
 def test_with_several_projects_there_is_a_column_and_still_the_time_left_and_a_whole_command(
     serried, running, make, terminal
 ):

@@ -41,6 +41,7 @@ def test_the_whole_progress_as_json():
         "total_steps": 5000,
         "step_age": 0.4,
         "stalled": False,
+        "checking": False,
         "metrics": {"loss": 0.31234, "lr": 0.001},
         "samples_per_second": 396.8,
         "steps_per_second": 3.1,

@@ -101,12 +101,20 @@ class Live:
     notice_seconds_left: float | None = None
     continues: bool = False
     """Another attempt may follow this one."""
+    checking: bool = False
+    """Checks hold the ranks back."""
     warnings: tuple[Mapping[str, Any], ...] = ()
     """Each with a `code` and a `message`."""
 
     def age(self, now: float) -> float:
         """Seconds since it was written. A time in the future, by another clock, is now."""
         return max(now - self.t, 0.0)
+
+    @property
+    def recoveries(self) -> int:
+        """How often ranks have started again in the attempt."""
+        counts = (one.get("rounds") for one in self.warnings if one.get("code") == Reason.RECOVERED)
+        return next((count for count in counts if isinstance(count, int)), 0)
 
     @property
     def listed_ranks(self) -> list[LiveRank]:
@@ -229,6 +237,7 @@ class RunProgress:
             "total_steps": self.total_steps,
             "step_age": self.lead.step_age,
             "stalled": self.may_hang,
+            "checking": self.live.checking,
             "metrics": metrics,
             "samples_per_second": self.samples_per_second,
             "steps_per_second": self.steps_per_second,
@@ -305,6 +314,7 @@ def parse(value: Any) -> Live | None:
         ranks=int(ranks) if ranks else sum(len(node.ranks) for node in nodes),
         gpus=int(gpus) if gpus else sum(len(node.gpus) for node in nodes),
         continues=value.get("continues") is True,
+        checking=value.get("checking") is True,
         warnings=tuple(entry for entry in _entries(value, "warnings") if isinstance(entry.get("message"), str)),
         **_numbers(Live, value),
     )

@@ -845,7 +845,9 @@ def warnings_of(status: RunStatus) -> tuple[Condition, ...]:
     if status.progress is not None:
         from serried.records import live  # only for runs that run
 
-        found += live.doubts(status.progress)
+        has_recovered = any(one.code == Reason.RECOVERED for one in found)
+        doubts = live.doubts(status.progress)
+        found += [doubt for doubt in doubts if not (has_recovered and doubt.code == Reason.RECOVERED)]
     return tuple(found)
 
 

@@ -370,6 +370,10 @@ def shown(words: Sequence[str]) -> str:
     return text if len(text) <= _LONGEST_COMMAND else f"{text[: _LONGEST_COMMAND - 1]}…"
 
 
+def often(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
 def recovered_in(events: Sequence[Mapping[str, Any]]) -> List[Condition]:
     """How often ranks started again, and why, by the head's journal: a success must not hide a bad node."""
     rounds = entries(events, JournalEvent.ROUND, RoundBegun)
@@ -377,9 +381,8 @@ def recovered_in(events: Sequence[Mapping[str, Any]]) -> List[Condition]:
         return []
     causes = Counter(begun.message for begun in rounds)
     why = ", ".join(f"{message}{f' ({count} times)' if count > 1 else ''}" for message, count in causes.items())
-    often = {1: "once", 2: "twice"}.get(len(rounds), f"{len(rounds)} times")
     hosts = tuple(dict.fromkeys(begun.host for begun in rounds if begun.host))
-    return [Condition(Reason.RECOVERED, f"recovered {often}: {why}", hosts)]
+    return [Condition(Reason.RECOVERED, f"recovered {often(len(rounds))}: {why}", hosts)]
 
 
 def bad_nodes_in(events: Sequence[Mapping[str, Any]]) -> List[Condition]:

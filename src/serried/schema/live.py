@@ -16,7 +16,7 @@ Readers learn from this one small file what all nodes do, and ask neither the no
      "ranks": 8, "gpus": 8, "gpu_busy": 96.1, "samples_per_second": 1587.0,
      "warnings": [{"code": "stalled", "message": "…", "ranks": [3]}]}
 
-`t` is the head's clock, and `limit_seconds_left` the time until the scheduler ends the job, by the same clock;
+`checking` is true while checks hold the ranks back, and missing otherwise. `t` is the head's clock, and `limit_seconds_left` the time until the scheduler ends the job, by the same clock;
 `notice_seconds_left` is the time until ranks receive the stop notice, and `continues` says whether another attempt may
 follow. Every
 age is in seconds at the time `t`, by the clock that measured it, because clocks of nodes differ: `age` since the node's

@@ -15,7 +15,7 @@ from serried.base.text import ago, compress, duration
 from serried.records.record import RecordUnreadable
 from serried.records.status import SUBMITTING, UNCERTAIN, RunStatus, task_of, tasks_by_state
 from serried.schema import exits, names
-from serried.schema.endings import End
+from serried.schema.endings import End, often
 from serried.schema.live import NODE
 from serried.schema.reasons import Reason
 from serried.views import console
@@ -38,6 +38,7 @@ _ORDER = {names.RUNNING: 0, names.PENDING: 1, SUBMITTING: 1, names.UNKNOWN: 2, U
 _ENDED_LAST = 3
 _OF_RANKS = (Reason.EXIT, Reason.SIGNAL, Reason.OUT_OF_MEMORY, Reason.IMPORT_ERROR)
 """Causes that the exit of a rank and its last line explain best."""
+_IN_WORDS = (Reason.STALLED, Reason.RECOVERED)
 _EXCEPTION = re.compile(r"[\w.]+(Error|Exception|Interrupt)(:|$)")
 """Any other last line of a rank's output is shown as output."""
 
@@ -210,13 +211,14 @@ def progress_note(progress: RunProgress) -> tuple[list[str], str]:
         texts = [f"GPUs {progress.live.gpu_busy:.0f}% busy"]
     # The code of the first warning of the agents that the rest does not say in words.
     codes = (warning.get("code") for warning in progress.live.warnings if not progress.is_stale)
-    warning = next((code for code in codes if isinstance(code, str) and code != Reason.STALLED), "")
+    warning = next((code for code in codes if isinstance(code, str) and code not in _IN_WORDS), "")
     left = "" if progress.limit_seconds_left is None else f"limit in {_short(progress.limit_seconds_left)}"
     if progress.seconds_left is not None and not progress.is_cut_short:
         left = f"{_short(progress.seconds_left)} left"
     elif progress.notice_seconds_left:
         left = f"stop notice in {_short(progress.notice_seconds_left)}"
-    end = ", ".join(filter(None, (warning, _trouble(progress) or left)))
+    recovered = f"recovered {often(progress.live.recoveries)}" if progress.live.recoveries else ""
+    end = ", ".join(filter(None, (recovered, warning, _trouble(progress) or left)))
     return list(dict.fromkeys(filter(None, texts))), end
 
 
@@ -272,7 +274,7 @@ def progress_facts(progress: RunProgress) -> list[tuple[str, str]]:
 
 def _step(progress: RunProgress) -> str:
     if progress.step is None:
-        return ""
+        return "checking nodes" if progress.live.checking and not progress.is_stale else ""
     return f"step {progress.step}" + (f"/{progress.total_steps}" if progress.total_steps else "")
 
 

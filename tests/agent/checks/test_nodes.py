@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from serried.base.files import read_json
 from serried.schema import codec
 from serried.schema.checks import NOTE, OF_MACHINE, OF_NODES, OK, PROBLEM, Finding
 
@@ -85,6 +86,19 @@ def test_a_check_that_hangs_is_reported_and_holds_up_no_other(start):
     assert run.wait() == 0, run.exit
     notes = [(it.id, it.seen) for it in findings(run) if it.level == NOTE]
     assert ("names", "all nodes: gave no answer in time") in notes
+
+
+def test_readers_learn_that_checks_hold_the_ranks_back(start, tmp_path, wait_until):
+    name, go = "\nown_name = facts.own_name\n", str(tmp_path / "go")
+    hold = f"def held():\n    while not os.path.exists({go!r}):\n        time.sleep(0.05)\n    return own_name()\n"
+    code = {"checks.worker": f"{name}{hold}facts.own_name = held\nTICKS = 6000\n"}
+    run = start("true", nodes=2, ranks=1, preflight=True, code=code, seconds={"checks.head_side.NODES_SECONDS": 600.0})
+    live = run.place.attempt(1).live
+    wait_until(lambda: (read_json(live) or {}).get("checking"))
+    (tmp_path / "go").touch()
+
+    assert run.wait() == 0
+    assert "checking" not in read_json(live)
 
 
 def test_a_worker_that_dies_is_reported(start):

@@ -49,6 +49,10 @@ class CheckCoordinator:
         self.seconds = 0.0
         """How long the checks have taken."""
 
+    @property
+    def has_begun(self) -> bool:
+        return self._began_at > 0
+
     def begin(self) -> None:
         """All nodes are connected."""
         if self._attempt.agents > 1 or self._attempt.plan.preflight:

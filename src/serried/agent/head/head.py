@@ -31,7 +31,7 @@ from serried.base.channel import Message
 from serried.base.text import expand_hosts, fold_hosts
 from serried.schema import checkpoints, names
 from serried.schema.codec import facts_of, known
-from serried.schema.endings import NodeEnded, NodeLost, Stopping
+from serried.schema.endings import NodeEnded, NodeLost, Stopping, recovered_in
 from serried.schema.events import JournalEvent, ToHead, ToNode
 from serried.schema.exits import Exit
 from serried.schema.reasons import Reason
@@ -384,6 +384,8 @@ class Head:
         """None if no further round is possible."""
         self._next_round: Optional[RoundBegun] = None
         """Begins after a pause."""
+        self._rounds_begun: List[Dict[str, Any]] = []
+        """Entries of the journal."""
         if attempt.plan.limit.rounds:
             from serried.agent.head.rounds import Rounds
 
@@ -431,7 +433,10 @@ class Head:
         from serried.agent.head.live_file import LiveFile
 
         self._live = LiveFile(self.attempt, self._nodes, self.loop.awake, self._deadline, self._record_anomaly)
-        self._live.more_warnings = lambda now: self._script.launches.warnings(now) if self._script else []
+        self._live.more_warnings = self._more_warnings
+        self._live.is_checking = lambda: bool(
+            self.attempt.plan.preflight and self._checks.has_begun and not (self._have_ranks_started or self._has_ended)
+        )
         self.loop.every(self._live.interval, self._live.write)
         if not self.attempt.plan.environment.setup:
             self._unpack()
@@ -768,6 +773,7 @@ class Head:
         self._port = rendezvous.hold_port()
         self._nodes.release()
         self.log_event(JournalEvent.ROUND, **facts_of(begun))
+        self._rounds_begun.append({"event": JournalEvent.ROUND, **facts_of(begun)})
         system.log(f"round {begun.round}: the ranks start again, because {begun.message}")
         again = {**facts_of(begun), "message": f"its ranks start again, because {begun.message}"}
         notifications.notify(self.attempt, names.EVENT_ANOMALY, Reason.RECOVERED, **again)
@@ -798,6 +804,11 @@ class Head:
             stopping = Stopping(reason, because, save=True, notice=notice, **facts)
             self.log_event(JournalEvent.STOPPING, **facts_of(stopping))
             self._nodes.broadcast(ToNode.STOP, reason=reason, hard=False, grace=0)
+
+    def _more_warnings(self, now: float) -> Sequence[Anomaly]:
+        launched = self._script.launches.warnings(now) if self._script else []
+        rounds = len(self._rounds_begun)
+        return [*launched, *({**each.to_json(), "rounds": rounds} for each in recovered_in(self._rounds_begun))]
 
     def _record_anomaly(self, anomaly: Anomaly) -> None:
         if self._stop_reason is None and not self._has_ended:  # ranks that save or end take no steps

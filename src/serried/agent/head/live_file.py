@@ -59,6 +59,8 @@ class LiveFile:
         self._on_anomaly = on_anomaly
         self.more_warnings: Callable[[float], Sequence[Anomaly]] = lambda _: ()
         """Further warnings that hold at a time; they are not recorded."""
+        self.is_checking: Callable[[], bool] = lambda: False
+        """Whether checks hold the ranks back."""
         self._last_message_at = 0.0
         """Of any node, when the file was written."""
         self._is_broken = False
@@ -112,6 +114,7 @@ class LiveFile:
             "t": round(time.time(), 3),
             "interval": self.interval,
             **left,
+            "checking": self.is_checking() or None,
             "nodes": nodes,
             "ranks": max(self._ranks, sum(received.ranks for received in self._samples.values())),
             "gpus": sum(received.gpus for received in self._samples.values()),
