@@ -16,10 +16,9 @@ Readers learn from this one small file what all nodes do, and ask neither the no
      "ranks": 8, "gpus": 8, "gpu_busy": 96.1, "samples_per_second": 1587.0,
      "warnings": [{"code": "stalled", "message": "…", "ranks": [3]}]}
 
-`checking` is true while checks hold the ranks back, and missing otherwise. `t` is the head's clock, and `limit_seconds_left` the time until the scheduler ends the job, by the same clock;
+`t` is the head's clock, and `limit_seconds_left` the time until the scheduler ends the job, by the same clock;
 `notice_seconds_left` is the time until ranks receive the stop notice, and `continues` says whether another attempt may
-follow. Every
-age is in seconds at the time `t`, by the clock that measured it, because clocks of nodes differ: `age` since the node's
+follow. `checking` is true while checks hold the ranks back. Every age is in seconds at the time `t`, by the clock that measured it, because clocks of nodes differ: `age` since the node's
 last message, `step_age` since the rank's step changed, `output_age` since it wrote to its log. `step_gap` is the usual
 time between two reported steps; when no more steps come, `steps_per_second` falls and `step_gap` stays. `usual_pause`
 is the longest time without a step that is usual for the rank, as the head has seen it. Other units are those of
