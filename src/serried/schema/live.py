@@ -18,11 +18,12 @@ Readers learn from this one small file what all nodes do, and ask neither the no
 
 `t` is the head's clock, and `limit_seconds_left` the time until the scheduler ends the job, by the same clock;
 `notice_seconds_left` is the time until ranks receive the stop notice, and `continues` says whether another attempt may
-follow. `checking` is true while checks hold the ranks back. Every age is in seconds at the time `t`, by the clock that measured it, because clocks of nodes differ: `age` since the node's
-last message, `step_age` since the rank's step changed, `output_age` since it wrote to its log. `step_gap` is the usual
-time between two reported steps; when no more steps come, `steps_per_second` falls and `step_gap` stays. `usual_pause`
-is the longest time without a step that is usual for the rank, as the head has seen it. Other units are those of
-the samples below; values are those of the last sample, unless that is too old. What is unknown is missing.
+follow. `checking` is true while checks hold the ranks back. Every age is in seconds at the time `t`, by the clock that
+measured it, because clocks of nodes differ: `age` since the node's last message, `step_age` since the rank's step
+changed, `output_age` since it wrote to its log. `step_gap` is the usual time between two reported steps; when no more
+steps come, `steps_per_second` falls and `step_gap` stays. `usual_pause` is the longest time without a step that is
+usual for the rank, as the head has seen it. Other units are those of the samples below; values are those of the last
+sample, unless that is too old. What is unknown is missing.
 
 With many nodes the file lists only some of them: the first one and those at the extremes. `ranks` and `gpus` are always
 the numbers of all. So are `gpu_busy`, the mean of all GPUs, and `samples_per_second`, the sum of all ranks, each of
