@@ -117,3 +117,4 @@ def test_agents_that_lose_the_first_node_end_the_job(start, wait_until, tmp_path
 
     wait_until(lambda: (tmp_path / "ended").exists() and (tmp_path / "ended").read_text().count("\n") == 2)
     assert (tmp_path / "ended").read_text() == "77,\n" * 2
+    assert run.ending == ("NODE_FAIL", 71, "node-lost", "node fake1 was lost")

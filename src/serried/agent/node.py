@@ -35,7 +35,7 @@ from serried.base.hosts import LOOPBACK
 from serried.base.text import expand_hosts
 from serried.schema import names
 from serried.schema.codec import facts_of, from_json
-from serried.schema.endings import NodeEnded, NodeLost, SideExit, Unsaved, entries
+from serried.schema.endings import End, NodeEnded, NodeLost, SideExit, Unsaved, entries
 from serried.schema.events import JournalEvent, ToHead, ToNode
 from serried.schema.exits import Exit
 from serried.schema.reasons import Reason
@@ -388,7 +388,7 @@ class Node:
         self.log_event(JournalEvent.ENDED)
         if self._channel is None and self.attempt.plan.allocation.spare_nodes and not self._is_replaced():
             self._has_left = True  # the scheduler ends this process if it still has the first node
-            self.loop.after(ABANDONED_SECONDS + self._index, self._end_job)
+            self.loop.after(ABANDONED_SECONDS * (1 + self._index / 20), self._end_job)
         else:
             self.loop.stop()
 
@@ -396,14 +396,21 @@ class Node:
         """End the job, which has lost its first node and would last until its limit."""
         import subprocess
 
-        from serried.agent.attempts import history
+        from serried.agent.attempts import finalize, history
+        from serried.agent.outcome import reconcile
 
-        plan, job = self.attempt.plan, self.attempt.job_of(str(history.claim_of(self.attempt).get("job", "")))
-        is_requeued = "yes" if plan.may_requeue and self.attempt.number <= plan.limit.restarts else ""
-        if plan.site.dialect.job_end and not history.is_superseded(self.attempt):
-            words = [plan.site.dialect.job_end, "end", job, is_requeued]
-            with contextlib.suppress(OSError, subprocess.SubprocessError):
-                subprocess.run(["/bin/bash", "-c", *words], timeout=system.ANSWER_SECONDS, check=False)
+        attempt = self.attempt
+        if not history.is_superseded(attempt):
+            with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+                end = End.read(attempt.files.exit)
+                if end is None:
+                    end = finalize.assess(attempt, is_unrecorded=True)
+                    end = reconcile.by_the_scheduler(end, names.NODE_FAIL, is_unrecorded=True)
+                    end = finalize.publish(attempt, finalize.reconsider(attempt, end, ""), lingers=False)
+                job = attempt.job_of(str(history.claim_of(attempt).get("job", "")))
+                again = "again" if end.state == names.REQUEUED and attempt.plan.may_requeue else ""
+                words = ["/bin/bash", "-c", attempt.plan.site.dialect.job_end, "end", job, again]
+                subprocess.run(words, timeout=system.ANSWER_SECONDS, check=False)
         self.loop.stop()
 
     # Observations on this node.
