@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,24 @@ def test_everything_that_can_be_asked_for_is_on_argv():
         *("-P", "vision"),
         *("--", "/bin/bash", f"{D}/job.sh", "k3f9q2-1", "/home/ada/private/k3f9q2"),
     ]
+
+
+def test_a_job_with_spare_nodes_has_them_too_and_outlives_the_loss_of_a_node():
+    plan = plan_with(nodes=2, spare_nodes=1)
+
+    assert (after(plan, "-W"), after(plan, "-l")[0]) == (
+        ["umask=077", "tolerate_node_failures=all"],
+        "select=3:ncpus=2:mpiprocs=1",
+    )
+    assert after(plan_with(nodes=3), "-W") == ["umask=077"]
+
+
+def test_agents_are_on_spare_nodes_too():
+    plan = plan_with(nodes=2, spare_nodes=1)
+    by_hosts = plan._replace(site=plan.site._replace(launcher="pbs_tmrsh"))
+
+    assert commands.launcher(plan) == "pbsdsh --"
+    assert shlex.split(commands.launcher(by_hosts)) == ["/bin/bash", "-c", commands.EACH_HOST, "3"]
 
 
 def test_further_resources_stand_beside_select():

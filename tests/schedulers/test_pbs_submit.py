@@ -10,14 +10,14 @@ from serried.base.errors import SchedulerUnreachable, SubmissionRefused
 from serried.base.files import read_environment
 from serried.schedulers.client import Cache
 from serried.schedulers.interface import SubmitCommand
-from serried.schedulers.pbs.commands import Pbs
+from serried.schedulers.pbs.commands import TOLERANT, Pbs
 
 
-def submit(folder: Path, script: str) -> str:
+def submit(folder: Path, script: str, *options: str) -> str:
     qsub = folder / "qsub"
     qsub.write_text(f"#!/bin/sh\n{script}\n")
     qsub.chmod(0o755)
-    return Pbs().submit(SubmitCommand((str(qsub),), {"KEY": "value"}, handover=folder / "private" / "k3f9q2"))
+    return Pbs().submit(SubmitCommand((str(qsub), *options), {"KEY": "value"}, handover=folder / "private" / "k3f9q2"))
 
 
 @pytest.mark.parametrize(("status", "error"), [(170, SubmissionRefused), (162, SchedulerUnreachable)])
@@ -32,6 +32,24 @@ def test_a_further_job_that_is_refused_leaves_the_first_its_environment(tmp_path
     with pytest.raises(SubmissionRefused):
         submit(tmp_path, "exit 170")
     assert read_environment(tmp_path / "private" / "k3f9q2") == {"KEY": "value"}
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        "qsub: Error (15002) submitting job' >&2; exit 154",  # an attribute that the version lacks
+        "qsub: tolerate_node_failures is not allowed here' >&2; exit 32",  # a hook's words
+    ],
+)
+def test_a_pbs_that_cannot_keep_a_job_with_a_lost_node_is_a_reason_to_request_no_spare_nodes(refused, tmp_path):
+    with pytest.raises(SubmissionRefused) as told:
+        submit(tmp_path, f"echo '{refused}", *TOLERANT)
+
+    assert (told.value.message, told.value.details, told.value.hint) == (
+        "PBS refused the job",
+        refused.partition("'")[0],
+        "spare nodes need `tolerate_node_failures`, of PBS 19.1 or later; `--spare-nodes 0` requests none",
+    )
 
 
 def put(program: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,8 +61,6 @@ class Traits(NamedTuple):
     """Options for a job that does not start until its user releases it."""
     sets_exports_last: bool = False
     """Whether variables that a script exports win over those of a login in the job."""
-    spares_refused: str = ""
-    """Why its jobs cannot have spare nodes, as a clause; empty if they can."""
 
 
 class Job(NamedTuple):

@@ -492,7 +492,7 @@ def choose_launch(
 ) -> tuple[Launch, Allocation]:
     """The launcher, and the allocation that the launcher needs. Raises UsageError for impossible combinations."""
     if allocation.spare_nodes:
-        _check_spares(experiment, cluster, allocation)
+        _check_spares(experiment, allocation)
     if experiment.script:
         return Launch("script"), allocation
     # One process on CPUs starts as by hand: many programs take RANK for a request to train over NCCL.
@@ -523,15 +523,12 @@ def choose_launch(
     return launch, allocation
 
 
-def _check_spares(experiment: config.Experiment, cluster: config.Cluster, allocation: Allocation) -> None:
+def _check_spares(experiment: config.Experiment, allocation: Allocation) -> None:
     """Raise UsageError with a way out if no spare node could take the place of a lost one."""
     kind, no_spares = experiment.launch.kind or "agent", "`--spare-nodes 0` requests none"
     if experiment.script or kind != "agent":
         what, hint = ("a job script", no_spares) if experiment.script else (f"`{kind}`", f"omit `launch`; {no_spares}")
         raise UsageError(f"spare nodes need ranks that Serried starts, not {what}", hint=hint)
-    if because := schedulers.traits(cluster.scheduler).spares_refused:
-        hint = f"{no_spares}; `limit.restarts` continues the run in another job"
-        raise UsageError(f"spare nodes do not work on `{cluster.name}`: {because}", hint=hint)
     if allocation.nodes == 1:
         message = "one node needs no spare node: the loss of the first node ends the job"
         raise UsageError(message, hint=f"--nodes 2, or more; {no_spares}")

@@ -57,5 +57,4 @@ TRAITS = Traits(
     survey_command="qstat -Q",
     cpu_variables=("NCPUS",),
     hold_options=("-h",),
-    spares_refused="PBS kills the whole job when a node is lost, unless `tolerate_node_failures` is set",
 )

@@ -45,6 +45,9 @@ MAIL = {"NONE": "n", "BEGIN": "b", "END": "e", "FAIL": "a", "ALL": "abe"}
 _SIZES = re.compile(r"(select|place|nodes|walltime|ncpus|ngpus|mem|vmem|pmem|cput|mpiprocs|ompthreads|host)\b")
 """Resources of `-l` that belong to one size of job."""
 
+TOLERANT = ("-W", "tolerate_node_failures=all")
+"""Otherwise PBS kills the job some minutes after it has lost a node."""
+
 PROGRAMS = "PATH=$PATH:${PBS_EXEC:-/opt/pbs}/bin\n"
 
 ENVIRONMENT = (
@@ -196,7 +199,7 @@ def launcher(plan: Plan) -> str:
     if named == "pbs_tmrsh" or (not named and plan.site.inside):
         # In a job that another program requested, the node file may list a node more than once. One after the other,
         # each in the background; what they exit with says nothing.
-        return shlex.join(("/bin/bash", "-c", EACH_HOST, str(allocation.nodes)))
+        return shlex.join(("/bin/bash", "-c", EACH_HOST, str(allocation.job_nodes)))
     # One process for each line of the node file, and `mpiprocs=1` gives each node one. It always exits 0.
     return "pbsdsh --"
 
@@ -241,6 +244,7 @@ def _options(plan: Plan, token: str, task: str) -> list[str]:
         "y" if _is_array(plan, task) else "n",
         "-W",
         f"umask={MODES[plan.share].umask:03o}",
+        *(TOLERANT if allocation.spare_nodes else ()),
         *(
             _of_script(plan, plan.script)
             if plan.script
@@ -265,7 +269,7 @@ def _size(plan: Plan, *, tasks: int) -> list[str]:
     place = "scatter:excl" if is_exclusive else "scatter"
     of_node = chunk(plan.allocation, tasks, plan.site.gpu_resource)
     chunks = "+".join(f"1:host={host}:{of_node}" for host in plan.allocation.hosts)
-    return ["-l", f"select={chunks or f'{plan.allocation.nodes}:{of_node}'}", "-l", f"place={place}"]
+    return ["-l", f"select={chunks or f'{plan.allocation.job_nodes}:{of_node}'}", "-l", f"place={place}"]
 
 
 def _limit(allocation: Allocation) -> tuple[str, ...]:
@@ -331,6 +335,7 @@ HAS_FINISHED = 35
 UNREACHABLE = (162, 255)
 """Exit statuses: the low byte of PBS's own error numbers (src/include/pbs_error.h)."""
 GONE = (0, UNKNOWN_JOB, HAS_FINISHED)
+SPARES_HINT = "spare nodes need `tolerate_node_failures`, of PBS 19.1 or later; `--spare-nodes 0` requests none"
 
 
 class Pbs(CommandScheduler):
@@ -422,6 +427,8 @@ class Pbs(CommandScheduler):
         if job is not None:
             return job
         failure = self.failure("qsub", result)
+        if isinstance(failure, SubmissionRefused) and TOLERANT[1] in submission.argv:
+            failure.hint = SPARES_HINT
         if not is_shared and not isinstance(failure, SubmissionUncertain):
             with contextlib.suppress(OSError):
                 submission.handover.unlink()
