@@ -293,3 +293,21 @@ def test_a_decision_that_fails_leaves_the_verdict_of_the_round(start):
     assert run.wait() == 137
     assert run.ending == ("FAILED", 137, "signal", "rank 1 on fake2 was killed by signal 9")
     assert "no further round: KeyError: 'unexpected'" in run.log
+
+
+def test_a_run_that_is_requeued_after_a_round_begins_with_the_first_again(start, make_run, wait_until):
+    own = f"if [ $RANK = 1 ] && [ $count = 0 ]; then {SAVE}; {FAIL}; kill -9 $$; fi"
+    waits = "until [ -e $SERRIED_STOP_FILE ]; do sleep 0.1; done"
+    saves = f"{COUNT}\n{own}\n{waits}\n{SAVE}; echo 2 >$SERRIED_RUN_DIR/count; exit 85"
+    plan = make_run(f"[ $(cat $SERRIED_RUN_DIR/count) = 2 ] && exit\n{saves}", limit={"rounds": 3, "restarts": 1})
+    first = start(None, plan=plan)
+    wait_until(lambda: len(first.events("started")) == 2)
+    first.process.send_signal(signal.SIGUSR1)
+
+    assert first.wait() == 85
+    end = read_json(first.place.attempt(1).exit)
+    assert (end["state"], end["cause"], end["rounds"]) == ("REQUEUED", "limit", 1)
+    again = start(None, plan=plan)
+    assert again.wait() == 0
+    assert again.ending == ("COMPLETED", 0, None, "every rank exited with status 0")
+    assert again.events("go", 2)[0]["resume"].endswith("/step-1")

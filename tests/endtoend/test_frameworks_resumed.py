@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from typing import NamedTuple
 
 import pytest
 
 from documented import PATIENCE, lines, submit
 from place import Place
+from serried.base.files import read_journal
+from serried.schema.layout import RunDirectory
 
 pytestmark = pytest.mark.torch
 
@@ -118,3 +122,21 @@ def test_the_callback_for_transformers_saves_at_one_step_on_all_ranks(slurm, wai
     assert step > 0
     assert lines(slurm, run, started, 2) == [f"rank {rank} of 4, from step {step}" for rank in range(4)]
     assert resumed_from(slurm, run) == [f"checkpoint-{step}"]
+
+
+@pytest.mark.parametrize("page", PROGRAMS)
+def test_its_ranks_start_again_from_its_own_checkpoint_after_one_was_killed(local, page, wait_until):
+    program = PROGRAMS[page]._replace(ranks=2)
+    numbers = program.numbers.replace("{attempt}", "1 '{resume?--hold=0}'") + " --num_nodes 1" * (page == "lightning")
+    options = ("--nodes", "1", "--gpus", "0", "--ranks", "2", "--set", "limit.rounds=3")
+    run = submit(local, page, program=program.script, options=options, arguments=numbers)
+    wait_until(lambda: len(lines(local, run, "holding")) == 2, seconds=PATIENCE, what="both ranks hold")
+
+    started = read_journal(RunDirectory(local.directory(run)).attempt(1).node_events(0))
+    os.kill(next(entry["pid"] for entry in started if entry.get("rank") == 1 and "pid" in entry), signal.SIGKILL)
+
+    status, end = local.wait(run)
+    assert (status, end["state"], len(ends(local, run))) == (0, "COMPLETED", 1), local.serried("logs", run).stdout
+    assert "recovered once: rank 1" in end["message"]
+    assert lines(local, run, "rank . of .*") == sorted([*ranks(program, 0), *ranks(program, 4)])
+    assert len(lines(local, run, "done at step 8.*")) == 2

@@ -208,7 +208,7 @@ class ToHelper:
     STAGE = "stage"  # before: as in ToNode.STAGE.
     # node, nodes, key, master, disk, root, claim, python, variables, chosen, has_gpus, gpus, mark: look at this node.
     CHECK = "check"
-    # has_gpus, gpus, mark, is_shared, is_suspect, claim, ports: wait for the memory of the GPUs, and look at a suspect.
+    # has_gpus, gpus, is_shared, is_suspect, claim, ports: wait for the memory of the GPUs, and look at a suspect.
     CHECK_AGAIN = "check-again"
     SERVED = "served"  # No other node needs data from this one.
     RELEASE = "release"  # The ranks have ended.

@@ -98,7 +98,7 @@ def test_a_node_is_looked_at_again_before_another_round(tmp_path, monkeypatch, g
     monkeypatch.setattr(facts, "SYSTEM", tmp_path)
     monkeypatch.setattr(nvml, "CDLL", lambda _: FakeLibrary([gpu]))
     monkeypatch.setattr(worker, "MEMORY_SECONDS", 0.0)
-    asked = order(tmp_path, has_gpus=True, gpus=None, mark="m", is_suspect=True, is_shared=False, ports=[])
+    asked = order(tmp_path, has_gpus=True, gpus=None, is_suspect=True, is_shared=False, ports=[])
     assert worker.look_again({**asked, **changes}) == unfit
 
 

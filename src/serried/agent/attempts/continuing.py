@@ -17,6 +17,7 @@ attempt ended because no round may use a node again, if an attempt is left.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Optional
 
 from serried.agent.attempt import Attempt
@@ -71,8 +72,12 @@ def obstacle(
 
 def can_exclude(attempt: Attempt) -> bool:
     """Whether an attempt may follow, in a job that excludes nodes."""
-    commands = successor_commands.read(attempt.run.link_commands)
-    return attempt.number <= attempt.plan.limit.restarts and commands is not None and bool(commands.exclude)
+    if attempt.number > attempt.plan.limit.restarts:
+        return False
+    with contextlib.suppress(OSError, ValueError):
+        commands = successor_commands.read(attempt.run.link_commands)
+        return commands is not None and bool(commands.exclude)
+    return False
 
 
 def without_nodes(attempt: Attempt, end: End) -> End:

@@ -116,7 +116,8 @@ def reconsider(attempt: Attempt, end: End, final: str, *, next_is_here: bool = F
         final = Reason.PREEMPT if word == "PREEMPTED" else final
     end = reconcile.finalise(end, final)
     is_checked = end.cause == Reason.CHECK_FAILED and end.state == names.LAUNCH_FAILED
-    has_bad = bool(end.bad_nodes) and end.state == names.FAILED and continuing.can_exclude(attempt)
+    has_failed = end.state in (names.FAILED, names.NODE_FAIL)
+    has_bad = has_failed and bool(end.bad_nodes) and continuing.can_exclude(attempt)
     if ((is_checked and attempt.plan.limit.resubmit) or has_bad) and not (stop or history.is_superseded(attempt)):
         return continuing.without_nodes(attempt, end)
     may_continue = (

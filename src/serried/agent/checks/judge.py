@@ -523,7 +523,7 @@ def errors_of(gpu: GpuFacts) -> str:
 def why_unfit(node: NodeFacts, ports: Sequence[str]) -> str:
     """What keeps the node of a failed rank from another round; empty if nothing does.
 
-    `ports` were active before. A full disk does not count, because the program may have filled it.
+    `ports` were active before. Full disks and shared memory do not count: the program may have filled them.
     """
 
     def judge(gpu: GpuFacts) -> Optional[Tuple[str, str]]:
@@ -535,8 +535,6 @@ def why_unfit(node: NodeFacts, ports: Sequence[str]) -> str:
     seen = [text for _, text in of_gpus(node, judge)]
     states = {port.name: port.state for port in node.ports}
     seen += [f"port {name} is {states.get(name, 'missing')}" for name in ports if states.get(name) != ACTIVE]
-    if node.shm and node.shm.free < LEAST_SHM:
-        seen.append(f"{facts.SHARED_MEMORY} has {spell(node.shm.free)} free")
     if "root-visible" in node.failed:
         seen.append(f"it cannot read the run directory: {node.failed['root-visible']}")
     seen += [f"check `{name}` gave no answer" for name in node.silent]

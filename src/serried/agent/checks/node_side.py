@@ -80,7 +80,6 @@ class NodeChecks:
                 "do": ToHelper.CHECK_AGAIN,
                 "has_gpus": bool(plan.allocation.gpus),
                 "gpus": attempt.visible_gpus,
-                "mark": attempt.process_tag,
                 "is_shared": plan.site.is_this_machine and not plan.site.inside,
                 "is_suspect": is_suspect,
                 "claim": str(attempt.files.claim),
@@ -95,7 +94,7 @@ class NodeChecks:
             on_answer(message["unfit"] if message else "")
 
     def on_message(self, message: Message) -> None:
-        if self._process and message["do"] == ToNode.CHECK_PEERS:
+        if self._process and not self._answer and message["do"] == ToNode.CHECK_PEERS:
             if message["peers"] is None:
                 self.end()
             else:

@@ -110,12 +110,9 @@ def look_again(order: Mapping[str, Any]) -> str:
     checks: Dict[str, Callable[[], Dict[str, Any]]] = {
         "root-visible": lambda: {"claim": facts.claim(order["claim"])},
         "infiniband": lambda: {"ports": facts.ports()},
-        "shared-memory": lambda: {"shm": facts.space(facts.SHARED_MEMORY)},
     }
     if order["has_gpus"]:
-        checks["gpu-memory"] = lambda: {
-            "gpus": facts.gpus(order["gpus"], lambda pid: gpus.is_marked(pid, order["mark"]))
-        }
+        checks["gpu-memory"] = lambda: {"gpus": facts.gpus(order["gpus"], lambda _: False)}
     found, failed, silent = run(checks)
     return judge.why_unfit(facts.NodeFacts(0, failed=failed, silent=tuple(silent), **found), order["ports"])
 
