@@ -39,6 +39,15 @@ def test_a_spare_node_takes_the_place_of_a_lost_node(start, wait_until):
     assert run.exit["nodes"] == ["fake1", "fake2", "fake3"]
 
 
+def test_a_lost_node_is_given_back_before_the_job_ends(start, wait_until, tmp_path):
+    site = {"dialect": Dialect(release=f'echo "$@" >>{tmp_path}/released')}
+    run = start(AGAIN.format(rounds=1), **SHAPE, site=site)
+    kill_node(run, 1, wait_until)
+
+    assert run.wait() == 0
+    assert (tmp_path / "released").read_text() == "fake2\n"
+
+
 def test_the_loss_of_a_spare_node_costs_nothing(start, wait_until):
     run = start("sleep 4; echo $WORLD_SIZE", **SHAPE)
     kill_node(run, 2, wait_until)

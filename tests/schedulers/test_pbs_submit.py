@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from serried.base.errors import SchedulerUnreachable, SubmissionRefused
 from serried.base.files import read_environment
 from serried.schedulers.client import Cache
 from serried.schedulers.interface import SubmitCommand
+from serried.schedulers.pbs import RELEASE
 from serried.schedulers.pbs.commands import TOLERANT, Pbs
 
 
@@ -56,6 +58,17 @@ def put(program: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+
+
+def test_lost_hosts_are_given_back_with_all_their_vnodes(tmp_path, monkeypatch):
+    parts = "(n1:ncpus=4)+(n3[0]:ncpus=2+n3[1]:ncpus=2)+(n33:ncpus=4)+(n4.site.org:ncpus=4)"
+    put(tmp_path / "qstat", f"echo 'Job Id: 12.head'; echo '    exec_vnode = {parts}'", monkeypatch)
+    put(tmp_path / "pbs_release_nodes", f'echo "$@" >>{tmp_path}/released', monkeypatch)
+    monkeypatch.setenv("PBS_JOBID", "12.head")
+
+    subprocess.run(["/bin/bash", "-c", RELEASE, "release", "n3.site.org", "n4", "n5"], check=True)
+
+    assert (tmp_path / "released").read_text() == "-j 12.head n3[0] n3[1]\n-j 12.head n4.site.org\n"
 
 
 @pytest.mark.parametrize(

@@ -363,6 +363,8 @@ class Dialect(NamedTuple):
     the scheduler does not answer. Empty: none of its jobs outlives their agents."""
     job_end: str = ""
     """Bash that ends the job `$1`, or requeues it if `$2` is not empty, after its first node was lost."""
+    release: str = ""
+    """Bash that gives the hosts `$@` back to the scheduler, as its job would wait for them when it ends."""
     job_variables: tuple[str, ...] = ()
     """Variables that only job.sh has, the job's id first."""
     index_variable: str = ""

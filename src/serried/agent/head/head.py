@@ -447,6 +447,7 @@ class Head:
         self._live.write()
         if self._argv and any(agent.is_lost for agent in self._nodes):
             sweep_nodes(self.loop, self._argv, self.attempt)
+        self._release_nodes()
         self.log_event(JournalEvent.ENDED)
         system.retry(self._write_journal, WRITE_SECONDS)
         if self._monitor.is_orphaned or self._monitor.is_superseded:
@@ -454,6 +455,14 @@ class Head:
 
             system.retry(lambda: finalize.conclude(self.attempt), WRITE_SECONDS)
         return names.EXIT_REFUSED if self._monitor.is_superseded else 0
+
+    def _release_nodes(self) -> None:
+        """Release nodes that have no agent any more. The first node cannot be released."""
+        release, own = self.attempt.plan.site.dialect.release, os.uname().nodename
+        hosts = [*(agent.host for agent in self._nodes if agent.is_lost), *self._nodes.missing()]
+        hosts = [host for host in hosts if host.partition(".")[0] != own.partition(".")[0]]
+        if self._argv and release and hosts:
+            system.query(("/bin/bash", "-c", release, "release", *hosts))
 
     def _write_journal(self) -> None:
         try:

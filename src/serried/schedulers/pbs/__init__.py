@@ -26,6 +26,16 @@ esac
 PATH in a job lacks PBS's own programs.
 """
 
+RELEASE = """
+PATH=$PATH:${PBS_EXEC:-/opt/pbs}/bin
+parts=$(qstat -f -w "$PBS_JOBID" | sed -n 's/^ *exec_vnode = //p' | tr '()+' '\\n')
+for host; do
+  vnodes=$(sed -nE "s/^(${host%%.*}([.[][^:]*)?):.*/\\1/p" <<<"$parts")
+  [[ -z $vnodes ]] || pbs_release_nodes -j "$PBS_JOBID" $vnodes
+done
+"""
+"""A host may be several vnodes. After the end of job.sh, PBS waits for hung nodes, and `qdel` does not help."""
+
 
 def is_here(environ: Mapping[str, str]) -> bool:
     path = environ.get("PATH", os.defpath)
@@ -45,6 +55,7 @@ TRAITS = Traits(
         # No job can wait for one task of an array: it waits for all of it.
         awaited=(r"\[\d+\]", "[]"),
         state_query=STATE_QUERY,
+        release=RELEASE,
         job_variables=("PBS_JOBID", "PBS_ARRAY_ID", "PBS_ARRAY_INDEX"),
         index_variable="PBS_ARRAY_INDEX",
         task_prefix="PBS_",
