@@ -158,7 +158,7 @@ class Node:
         self._script_pid = 0
         """The user's script, which is measured as rank 0 while it has launched no rank here. 0 if it runs elsewhere."""
         self._exits = Exits(self)
-        self._stacks = StackRequests(self.loop, attempt, index)
+        self._stacks = StackRequests(self.loop, attempt, index, self._private, self.send)
         self._is_stopping = False
         """TERM has been sent, or there is nothing to send it to."""
         self._is_urgent = self._is_hung = False
@@ -534,6 +534,7 @@ class Node:
 
     def _finish(self, leftovers: List[str]) -> None:
         self._is_done = True
+        self._stacks.keep_records()
         if not self._holds:
             self._sampling.end()
         if self._kill:

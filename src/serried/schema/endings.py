@@ -47,6 +47,8 @@ class Stopping(NamedTuple):
     """The user who requested it."""
     ranks: Tuple[int, ...] = ()
     """Those that had written nothing for too long."""
+    hung: str = ""
+    """Which of them hangs, and where."""
     values: int = 0
     """Of the metric, by which the search ended the trial."""
     t: float = 0.0

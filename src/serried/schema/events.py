@@ -124,7 +124,8 @@ class ToNode:
     SCRIPT_STARTED = "script-started"  # host, pid: the user's script runs, on the first node.
     END_LAUNCH = "end-launch"  # launch, grace, because: end the ranks of a launch in the user's script.
     SCRIPT_ENDED = "script-ended"  # exit: the user's script ended; None if it was never started.
-    # id, ranks as in ToAttempt.STACKS, script: write their stacks. `script` is the pid of the user's script, or 0.
+    # id, ranks as in ToAttempt.STACKS, script, hang: write their stacks. `script` is the pid of the user's script, or
+    # 0. `hang`: ranks seem to hang, and HANG_REPORTS is the answer.
     STACKS = "stacks"
     # id, command: run the command of a launcher on another node; `id` is that node and its count of commands.
     REMOTE_RUN = "remote-run"
@@ -172,6 +173,7 @@ class ToHead:
     PEER_FACTS = "peer-facts"  # facts: what its connections to other nodes saw, likewise.
     # round, results: a `ProbeResult` for each line of the programs. Before the first, ports: reserved for their stores.
     PROBED = "probed"
+    HANG_REPORTS = "hang-reports"  # id, ranks: a `RankReport` of `agent/stacks/flight_recorder.py` for each rank.
     DONE = "done"  # `endings.NodeEnded`, without node and host.
 
 

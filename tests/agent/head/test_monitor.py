@@ -24,6 +24,8 @@ def monitor(tmp_path):
             loop=SimpleNamespace(after=timers.__setitem__),
             attempt=attempt,
             is_stopping=False,
+            name_hang=lambda _: None,
+            hung="",
             log_event=lambda event, **facts: events.append((event, facts)),
             stop=lambda reason, *_, **__: events.append(("stop", reason)),
         )

@@ -25,7 +25,7 @@ def test_requests_are_answered_one_after_the_other(tmp_path, monkeypatch):
     monkeypatch.setattr(node_side, "HelperProcess", Worker)
     work = SimpleNamespace(directory=RunDirectory(tmp_path), number=1, file_mode=0o600)
     workers = []
-    requests = node_side.StackRequests(workers, work, 0)
+    requests = node_side.StackRequests(workers, work, 0, tmp_path, print)
     running = [Rank(number, number, 100 + number, -1) for number in (0, 1)]
     requests.add({"id": "a", "ranks": None, "script": 99}, running)
     requests.add({"id": "b", "ranks": [1], "script": 99}, running)

@@ -33,7 +33,8 @@ class NodeAgent:
         self.last_message_at = last_message_at
         """The time of its last message, on the clock `Loop.awake`."""
         self.quiet_seconds = 0.0
-        """How long its running ranks have written nothing."""
+        """How long its running ranks have written nothing, at `heartbeat_at` on the clock `Loop.awake`."""
+        self.heartbeat_at = last_message_at
         self.running: List[int] = []
         self.has_backlog: Optional[bool] = None
         """Whether the loop waits until more can be sent; None before the loop watches the connection."""

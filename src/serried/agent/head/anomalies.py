@@ -115,11 +115,11 @@ class Check(Protocol):
 class Anomalies:
     """`look` returns the warnings that hold; `new` those among them that have to be recorded, each once."""
 
-    def __init__(self, *, is_script: bool = False) -> None:
+    def __init__(self, more: Sequence[Check] = (), *, is_script: bool = False) -> None:
         stalled = Stalled()
         self.usual_pause = stalled.usual_pause
         idle = IdleGpus(needs_ranks=not is_script)
-        self._checks: Sequence[Check] = (stalled, NotFinite(), idle, LostGpus(), FullDisks(), SlowRanks())
+        self._checks: Sequence[Check] = (stalled, NotFinite(), idle, LostGpus(), FullDisks(), SlowRanks(), *more)
         self._lasting = _Lasting()
         self._recorded: Dict[str, Set[int]] = {}
         """The nodes by code, for which a warning was recorded."""
@@ -140,9 +140,13 @@ class Anomalies:
             code, nodes = warning["code"], set(warning.get("nodes", ()))
             is_known = code in self._recorded and nodes <= self._recorded[code]
             if not is_known and (code != Reason.STALLED or lasting[code] >= LASTING_SECONDS):
-                self._recorded.setdefault(code, set()).update(nodes)
+                self.note(warning)
                 new.append(warning)
         return new
+
+    def note(self, warning: Anomaly) -> None:
+        """It has been recorded."""
+        self._recorded.setdefault(warning["code"], set()).update(warning.get("nodes", ()))
 
 
 class _Lasting:

@@ -39,6 +39,7 @@ from serried.schema.reasons import Reason
 if TYPE_CHECKING:
     from serried.agent.checks.pairs import PairsCoordinator
     from serried.agent.head.anomalies import Anomaly
+    from serried.agent.head.hangs import Hang, HangWatch
     from serried.agent.head.live_file import LiveFile
     from serried.agent.head.rounds import Rounds
     from serried.agent.launchers.script import ScriptProcess
@@ -264,10 +265,12 @@ class Monitor:
             return
         is_notified_now = False
         if self._nodes.silent_ranks(limit_seconds / 2):
+            self._head.name_hang(limit_seconds)
             is_notified_now = notifications.notify(self._attempt, names.EVENT_STALL) is not None
         silent = self._nodes.silent_ranks(limit_seconds)
         if silent and not is_notified_now:  # else at the next beat: the notifying process would be killed with the job
-            self._head.stop(Reason.SILENCE, ", ".join(map(str, silent)), self._attempt.grace_seconds, ranks=silent)
+            ranks, grace = ", ".join(map(str, silent)), self._attempt.grace_seconds
+            self._head.stop(Reason.SILENCE, ranks, grace, ranks=silent, hung=self._head.hung)
 
 
 def _import_finalize() -> None:
@@ -300,6 +303,8 @@ LOGGED = {
 """Messages that are also entries of the journal."""
 REPEATED = (Reason.FAILURE, Reason.SILENCE, Reason.LOST)
 """Reasons of stops after which another round may follow."""
+LONG_SECONDS = 20.0
+"""To find out which rank hangs."""
 OTHER_FILES = 32
 """In addition to a connection for each node, with room to spare."""
 
@@ -355,6 +360,7 @@ class Head:
         self._monitor = Monitor(self, self._nodes, self._deadline)
         self._live: LiveFile
         """From `run` on."""
+        self._hangs: HangWatch
         self._stage_in = StageInCoordinator(attempt, self._nodes, self.log_event, self._fail_launch, self._start_ranks)
         self._checks = CheckCoordinator(
             self.loop,
@@ -430,9 +436,14 @@ class Head:
             self._search.begin()
 
         # While the launcher starts the agents, which takes about as long:
+        from serried.agent.head.hangs import HangWatch
         from serried.agent.head.live_file import LiveFile
 
-        self._live = LiveFile(self.attempt, self._nodes, self.loop.awake, self._deadline, self._record_anomaly)
+        self._hangs = HangWatch(self._nodes, self.loop.awake, self._ask_where_ranks_are, self._on_hang)
+        self._live = LiveFile(
+            self.attempt, self._nodes, self.loop.awake, self._deadline, self._record_anomaly, checks=[self._hangs]
+        )
+        self.loop.every(CHECK_SECONDS, self._look_for_hangs)
         self._live.more_warnings = self._more_warnings
         self._live.is_checking = lambda: bool(
             self.attempt.plan.preflight and self._checks.has_begun and not (self._have_ranks_started or self._has_ended)
@@ -575,11 +586,14 @@ class Head:
             self._live.on_sample(agent, message)
         elif message["event"] == ToHead.HEARTBEAT:
             agent.quiet_seconds, agent.running = message["quiet"], message["running"]
+            agent.heartbeat_at = self.loop.awake()
             if self._script and agent.index == 0:
                 agent.quiet_seconds = self._script.quiet_seconds()
                 agent.running = [rank.number for rank in self._script.running]
         elif message["event"] == ToHead.CONTACT:
             self._monitor.on_contact(message["seen"])
+        elif message["event"] == ToHead.HANG_REPORTS:
+            self._hangs.on_reports(agent, message)
         else:
             self._monitor.check_parent()
             if self._script:
@@ -672,12 +686,49 @@ class Head:
     def on_ranks_ended(self) -> None:
         self.log_event(JournalEvent.ALL_RANKS_ENDED)
 
-    def request_stacks(self, request: history.StacksRequest) -> None:
+    # Hangs.
+
+    @property
+    def hung(self) -> str:
+        """Which rank hangs, and where; empty if that is unknown."""
+        return f"hung: {self._hangs.hang.message}" if self._hangs.hang and self._hangs.hang.ranks else ""
+
+    def name_hang(self, limit_seconds: float) -> None:
+        """Find out which rank hangs, before `limit.output_timeout` ends the run."""
+        if limit_seconds >= 2 * LONG_SECONDS:
+            self._hangs.ask_once()
+
+    def _look_for_hangs(self) -> None:
+        if self._have_ranks_started and not (self._stop_reason or self._has_ended):
+            self._hangs.look()
+
+    def _ask_where_ranks_are(self) -> str:
+        request = history.StacksRequest(f"{time.time():.0f}-hang", None)
+        self.request_stacks(request, hang=True)
+        return request.id
+
+    def _on_hang(self, hang: Hang, is_sure: bool) -> bool:
+        """Start the ranks again, if that is possible and this is sure, else warn."""
+        if self._stop_reason or self._has_ended:
+            return False
+        may_repeat = False
+        if is_sure and self._rounds and self.can_replace([]):
+            with contextlib.suppress(OSError):
+                may_repeat = self._rounds.may_follow(hang)
+        if may_repeat:
+            self.stop(Reason.SILENCE, hang.message, self.attempt.grace_seconds, ranks=hang.ranks, hung=self.hung)
+        else:
+            anomaly = {"code": Reason.STALLED, "message": f"hung: {hang.message}", "ranks": [*hang.ranks]}
+            self._live.note(anomaly)
+            self._record_anomaly(anomaly)
+        return may_repeat
+
+    def request_stacks(self, request: history.StacksRequest, *, hang: bool = False) -> None:
         """Have all nodes write the stacks of their ranks: the script's too, which only the head knows."""
         script = next((rank.pid for rank in self._script.running), 0) if self._script else 0
         nodes = [agent.index for agent in self._nodes if agent.is_connected]
         self.log_event(JournalEvent.STACKS, id=request.id, nodes=nodes)
-        self._nodes.broadcast(ToNode.STACKS, id=request.id, ranks=request.ranks, script=script)
+        self._nodes.broadcast(ToNode.STACKS, id=request.id, ranks=request.ranks, script=script, hang=hang)
 
     # Stopping.
 
@@ -747,7 +798,7 @@ class Head:
         lost = [agent.host for agent in self._nodes if agent.index in self._places and agent.is_lost]
         if self._stop_reason in REPEATED and not is_warned:
             try:
-                self._next_round = self._rounds.decide(self._stop_reason, lost)
+                self._next_round = self._rounds.decide(self._stop_reason, lost, self._hangs.hang)
             except (OSError, ValueError, KeyError) as error:
                 system.log(f"no further round: {type(error).__name__}: {error}")
         if self._next_round is None:
@@ -781,6 +832,7 @@ class Head:
         self._port.close()
         self._port = rendezvous.hold_port()
         self._nodes.release()
+        self._hangs.begin_round()
         self.log_event(JournalEvent.ROUND, **facts_of(begun))
         self._rounds_begun.append({"event": JournalEvent.ROUND, **facts_of(begun)})
         system.log(f"round {begun.round}: the ranks start again, because {begun.message}")

@@ -17,7 +17,7 @@ from serried.agent import system
 from serried.agent.attempt import Attempt
 from serried.agent.attempts.deadline import Deadline
 from serried.agent.comms.node_registry import NodeAgent
-from serried.agent.head.anomalies import Anomalies, Anomaly, NodeSample
+from serried.agent.head.anomalies import Anomalies, Anomaly, Check, NodeSample
 from serried.base import NamedTuple, files
 from serried.base.channel import Message
 from serried.schema import SCHEMA, live
@@ -41,8 +41,10 @@ class LiveFile:
         clock: Callable[[], float],
         deadline: Optional[Deadline],
         on_anomaly: Callable[[Anomaly], None] = lambda _: None,
+        *,
+        checks: Sequence[Check] = (),
     ) -> None:
-        """`on_anomaly` gets each warning that is to be recorded, once."""
+        """`on_anomaly` gets each warning that is to be recorded, once. `checks` see the samples, too."""
         self.interval = max(live.interval_of(attempt.nodes), attempt.plan.sampling.every_seconds or 0.0)
         """Seconds between two versions of the file."""
         self._path, self._mode = attempt.files.live, attempt.file_mode
@@ -55,7 +57,7 @@ class LiveFile:
         self._continues = attempt.number <= attempt.plan.limit.restarts
         self._samples: Dict[int, _Received] = {}
         """The newest by node."""
-        self._anomalies = Anomalies(is_script=attempt.is_script)
+        self._anomalies = Anomalies(checks, is_script=attempt.is_script)
         self._on_anomaly = on_anomaly
         self.more_warnings: Callable[[float], Sequence[Anomaly]] = lambda _: ()
         """Further warnings that hold at a time; they are not recorded."""
@@ -64,6 +66,10 @@ class LiveFile:
         self._last_message_at = 0.0
         """Of any node, when the file was written."""
         self._is_broken = False
+
+    def note(self, anomaly: Anomaly) -> None:
+        """It has been recorded."""
+        self._anomalies.note(anomaly)
 
     def on_sample(self, agent: NodeAgent, message: Message) -> None:
         entry = {key: it for key, it in message.items() if key != "event"}

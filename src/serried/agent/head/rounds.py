@@ -21,6 +21,7 @@ from serried.schema.reasons import Reason
 if TYPE_CHECKING:
     from serried.agent.attempt import Attempt
     from serried.agent.comms.node_registry import NodeAgent
+    from serried.agent.head.hangs import Hang
     from serried.agent.outcome.checkpoint_progress import Position
 
 MOST_ALIKE = 1
@@ -115,14 +116,19 @@ class Rounds:
     def on_ended(self, agent: NodeAgent, ended: NodeEnded) -> None:
         self._ended[agent.index] = ended._replace(node=agent.index, host=agent.host)
 
-    def decide(self, reason: Reason, lost: Sequence[str] = ()) -> Optional[RoundBegun]:
+    def may_follow(self, hang: Hang) -> bool:
+        """Whether a round would follow if the ranks ended for this. Raises OSError."""
+        failure = self._failure(Reason.SILENCE, [], [], hang)
+        return failure is not None and not obstacle(failure, self.failures, self._attempt.plan.limit.rounds)
+
+    def decide(self, reason: Reason, lost: Sequence[str] = (), hang: Optional[Hang] = None) -> Optional[RoundBegun]:
         """The next round, or None if the attempt ends. `reason` is that of the stop, after the nodes `lost` were lost.
 
-        Raises OSError.
+        `hang` is what is known of a silence. Raises OSError.
         """
         ends = [self._ended[node] for node in sorted(self._ended)]
         self._ended.clear()
-        failure = self._failure(reason, ends, lost)
+        failure = self._failure(reason, ends, lost, hang)
         if failure is None:
             return None
         because = obstacle(failure, self.failures, self._attempt.plan.limit.rounds)
@@ -146,7 +152,9 @@ class Rounds:
         """How long the next round waits."""
         return PAUSE_SECONDS[min(rounds_in_vain(self.failures), len(PAUSE_SECONDS) - 1)]
 
-    def _failure(self, reason: Reason, ends: Sequence[NodeEnded], lost: Sequence[str]) -> Optional[RoundFailure]:
+    def _failure(
+        self, reason: Reason, ends: Sequence[NodeEnded], lost: Sequence[str], hang: Optional[Hang]
+    ) -> Optional[RoundFailure]:
         from serried.agent.attempts import finalize
         from serried.agent.outcome import checkpoint_progress
         from serried.agent.outcome.evidence import first_failure
@@ -154,7 +162,9 @@ class Rounds:
         attempt = self._attempt
         position = checkpoint_progress.position(attempt.directory.checkpoints, attempt.plan.watch_patterns)
         if reason is Reason.SILENCE:
-            return RoundFailure(reason, "no output from any rank for too long", position, time.time())
+            message = f"hung: {hang.message}" if hang else "no output from any rank for too long"
+            rank, host = (next(iter(hang.ranks), None), hang.host) if hang else (None, "")
+            return RoundFailure(reason, message, position, time.time(), rank, host)
         if reason is Reason.LOST:
             message = f"node {', '.join(lost)} was lost"
             return RoundFailure(Reason.NODE_LOST, message, position, time.time(), host=lost[0])

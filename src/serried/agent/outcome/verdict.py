@@ -75,7 +75,8 @@ def judge(  # noqa: C901, PLR0911, PLR0912 - one rule after the other
     if reason is Reason.SILENCE:
         ranks = evidence.stops[0].ranks
         which = f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
-        return AttemptVerdict(names.FAILED, 1, reason, f"no output from any rank for too long; {which} still ran")
+        hung = evidence.stops[0].hung or f"{which} still ran"
+        return AttemptVerdict(names.FAILED, 1, reason, f"no output from any rank for too long; {hung}")
     if reason is Reason.PRUNED:  # by the search of the user
         values = evidence.stops[0].values
         few = "value" if values == 1 else "values"

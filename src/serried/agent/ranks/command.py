@@ -59,13 +59,20 @@ DEBUG = {
     "TORCH_CPP_LOG_LEVEL": "INFO",
     "TORCH_SHOW_CPP_STACKTRACES": "1",
     "TORCH_NCCL_DESYNC_DEBUG": "1",
+}
+RECORD = {
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",  # the name in older torch
 }
-RECORDS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-"""The file for torch's record of collectives when a rank times out; the second is the older name."""
+"""Torch's record of collectives, its flight recorder."""
+RECORD_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
+"""Variables with the beginning of the record's path, the second with its older name, and of the pipe that asks for it.
 
+Torch adds the rank. The folder must exist, or torch ends the program.
+"""
+RECORD_PREFIX = "nccl-trace-rank-"
+"""Of the files in the folder of the node's disk. The agent copies them into the attempt's folder of the node."""
 
 PRINT_AND_FAIL = ("/bin/sh", "-c", 'echo "$0" >&2; exit 78')
 """A command in place of one that cannot be filled: its message is in the rank's log. 78 is EX_CONFIG."""
@@ -236,9 +243,11 @@ def environment(attempt: Attempt, place: RankPlace, inherited: Mapping[str, str]
     if not attempt.is_script:
         defaults.update(OMP_NUM_THREADS=str(place.threads), PYTHONBREAKPOINT=BREAKPOINT_HOOK)
         if attempt.plan.debug:
-            folder = attempt.directory.attempt(attempt.number).node(place.node)
-            defaults.update({**DEBUG, **dict.fromkeys(RECORDS, f"{folder}/nccl-trace-rank-")})
+            defaults.update(DEBUG)
         has_gpus = attempt.plan.allocation.gpus or any(map(os.path.exists, GPU_DRIVERS))
+        if attempt.plan.debug or (has_gpus and attempt.world_size > 1 and attempt.plan.launch.kind != "single"):
+            prefix = os.path.join(os.path.dirname(place.stop_file), RECORD_PREFIX)  # noqa: PTH118, PTH120 - as above
+            defaults.update({**RECORD, **dict.fromkeys(RECORD_FILES, prefix)})
         if attempt.plan.launch.kind == "agent" and attempt.world_size > 1 and not has_gpus:
             defaults["ACCELERATE_USE_CPU"] = "1"  # without it, Accelerate does not join ranks on CPUs
     own.update((name, value) for name, value in defaults.items() if name not in known)

@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from serried.agent.helper_process import AgentConnection
+from serried.agent.stacks import flight_recorder
 from serried.base import files, linux
 from serried.base.startup import PREFIX, SIGNAL
 from serried.schema import SCHEMA, stacks
+from serried.schema.codec import facts_of
+from serried.schema.events import ToHead
 from serried.schema.stacks import Problem, Thread
 
 LIMIT_SECONDS = 12.0
@@ -33,6 +36,10 @@ MOST_BYTES = 4 << 20
 BYTES_OF_A_PROCESS = (4 << 10, 64 << 10)
 KEPT = 8
 """Files of earlier requests that stay."""
+FURTHER_LOOKS, PAUSE_SECONDS = 4, 1.0
+"""At ranks that seem to hang."""
+RECORD_SECONDS = 8.0
+"""For torch to write its records: it looks at its pipe each second."""
 
 
 def main(arguments: List[str]) -> int:  # noqa: ARG001 - a role gets some
@@ -43,15 +50,25 @@ def main(arguments: List[str]) -> int:  # noqa: ARG001 - a role gets some
         return 1
     signal.alarm(END_SECONDS)
     path = Path(request["path"])
+    asked_at = time.time()
+    leaders, records = request["ranks"], request["records"]
+    if request["hang"]:
+        ask_for_records(records, leaders)
+    ranks = read_ranks(leaders)
     document = {
         "schema": SCHEMA,
         "id": request["id"],
         "t": round(time.time(), 3),
         "node": request["node"],
         "host": os.uname().nodename,
-        "ranks": read_ranks(request["ranks"]),
+        "ranks": ranks,
     }
-    files.write_json(path, document, request["mode"])
+    with contextlib.suppress(OSError):  # a full disk; the head wants to know nevertheless
+        files.write_json(path, document, request["mode"])
+    if request["hang"]:
+        reports = look_again(ranks, leaders, records, asked_at)
+        flight_recorder.copy(records, path.parent)
+        agent.send(event=ToHead.HANG_REPORTS, id=request["id"], ranks=[facts_of(report) for report in reports])
     remove_old(path.parent)
     agent.close()
     os._exit(0)  # a thread may hang in /proc
@@ -79,6 +96,48 @@ def read_ranks(leaders: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     wait(work, LIMIT_SECONDS)
     pairs = zip(work, leaders)
     return [one.result() if one.done() else _entry(leader, []) for one, leader in pairs]
+
+
+def ask_for_records(prefix: str, leaders: List[Dict[str, Any]]) -> None:
+    """Have torch write the records of collectives of ranks that have a pipe for that."""
+    for leader in leaders:
+        with contextlib.suppress(OSError):  # no pipe, or nobody reads it
+            pipe = os.open(f"{prefix}{leader['rank']}.pipe", os.O_WRONLY | os.O_NONBLOCK)
+            os.write(pipe, b"1")
+            os.close(pipe)
+
+
+def look_again(
+    ranks: List[Dict[str, Any]], leaders: List[Dict[str, Any]], prefix: str, asked_at: float
+) -> List[flight_recorder.RankReport]:
+    """A report on each of the `ranks`, which have been read once."""
+    looks = {entry["rank"]: [_main_thread(entry)] for entry in ranks}
+    for _ in range(FURTHER_LOOKS):
+        time.sleep(PAUSE_SECONDS)
+        for entry in read_ranks(leaders):
+            looks[entry["rank"]].append(_main_thread(entry))
+    reports = []
+    for rank, seen in looks.items():
+        has_pipe = os.path.exists(f"{prefix}{rank}.pipe")  # noqa: PTH110 - a string
+        groups = _record(Path(f"{prefix}{rank}"), asked_at) if has_pipe else ()
+        reports.append(flight_recorder.report_of(rank, [look for look in seen if look], groups))
+    return reports
+
+
+def _main_thread(entry: Dict[str, Any]) -> List[stacks.Frame]:
+    """Of the rank's first process that has one: a shell may have started the program."""
+    threads: List[Thread] = next((process["threads"] for process in entry["processes"] if process["threads"]), [])
+    return threads[0]["frames"] if threads else []
+
+
+def _record(path: Path, asked_at: float) -> "tuple[flight_recorder.GroupState, ...]":
+    """What torch has written since `asked_at`; empty if it does not in time."""
+    while time.time() < asked_at + RECORD_SECONDS:
+        with contextlib.suppress(OSError, ValueError):  # it is not there yet, or not complete
+            if path.stat().st_mtime >= asked_at - 1 and path.stat().st_size <= flight_recorder.MOST_BYTES:
+                return flight_recorder.groups_in(path.read_bytes())
+        time.sleep(PAUSE_SECONDS / 4)
+    return ()
 
 
 def _entry(leader: Dict[str, Any], described: List[Dict[str, Any]], omitted: int = 0) -> Dict[str, Any]:
