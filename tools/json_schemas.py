@@ -54,7 +54,8 @@ _RUN: Shape = {
 }
 _RUN |= {"state": "s", "exit_code": "i?", "cause": "s?", "message": "s?", "conditions": ["#condition"], "reason": "s?"}
 _RUN |= {"attempt": "i?", **dict.fromkeys(("created", "expected_start", "started", "ended", "stale_since"), "s?")}
-_RUN |= {"seconds": "n?", "nodes": "i?", "ranks_per_node": "i?", "gpus_per_node": "i?", "node_names": ["s"]}
+_RUN |= {"seconds": "n?", "nodes": "i?", "spare_nodes": "i?"}
+_RUN |= {"ranks_per_node": "i?", "gpus_per_node": "i?", "node_names": ["s"]}
 _RUN |= {"resumed_from": "s?", "rerun_of": "s?", "after": ["s"], "smoke": "b?", "rehearsal": "b?", "directory": "s?"}
 _RUN |= {"warnings": ["#condition"], "progress": "#progress", "tasks": ({"*": "s"},)}
 _EXPLAINED: Shape = {
@@ -181,6 +182,7 @@ _SWEEP: Shape = {
 _SWEEP |= {"groups": [{"parameters": "o", "trials": ["i"], "mean": "n?", "deviation": "n?"}], "importance": "o?"}
 _USAGE: Shape = {"id": "s", "name": "s", "state": "s", "job": "s?", "cluster": "s", "command": "s"}
 _USAGE |= {"attempt": "i?", "started": "s?", "ended": "s?", "seconds": "n?", "limit_seconds": "n?", "nodes": "i"}
+_USAGE |= {"spare_nodes": "i"}
 _USAGE |= {"node_names": ["s"], "ranks": "i", "gpus": "i", "gpu_type": "s?", "cpus": "i?", "memory": "n?"}
 _USAGE |= dict.fromkeys(("has_default_memory", "has_default_cpus", "has_whole_nodes"), "b") | {"missing": "s?"}
 _USAGE |= dict.fromkeys(("gpu_busy", "gpu_memory", "power", "cpu", "node_memory"), "a?")

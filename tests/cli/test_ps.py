@@ -171,6 +171,7 @@ def test_json_is_one_value_with_utc_times(serried, make):
                 "seconds": 600.0,
                 "stale_since": None,
                 "nodes": 2,
+                "spare_nodes": 0,
                 "ranks_per_node": 2,
                 "gpus_per_node": 0,
                 "node_names": ["n1", "n2"],

@@ -112,6 +112,20 @@ def test_the_job_like_a_run_has_the_python_of_its_ranks():
     assert json.loads(done.stdout)["plan"]["command"] == [sys.executable, "-c", "pass"]
 
 
+def test_checks_need_no_spare_nodes_though_their_experiment_has_them(project):
+    table = "resources = { nodes = 2, spare_nodes = 1 }\nlimit.rounds = 3"
+    (project / "serried.toml").write_text(f"[experiments.train]\ncommand = 'true'\n{table}\n")
+    for words, size in (
+        (["submit", "train"], (2, 1)),
+        (["doctor", "--nodes", "1"], (1, 0)),
+        (["doctor", "--nodes", "2"], (2, 0)),
+    ):
+        done = here(*words, "--cluster", "slurm", "--dry-run", "--json")
+        assert done.returncode == 0, done.stderr
+        made = json.loads(done.stdout)["plan"]["allocation"]
+        assert (made["nodes"], made["spare_nodes"]) == size
+
+
 MTU = Finding("mtu", PROBLEM, "1300 on eth0 of n2, 1500 on n1", "ip link set eth0 mtu 1500", ("n2",))
 NAMES = Finding("names", OK, "every node reaches 2 names")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -149,6 +150,44 @@ def test_a_lost_node_ends_the_rest_and_is_named(slurm_of, wait_until, marked_pro
     assert (status, end["state"], end["cause"]) == (1, "NODE_FAIL", "node-lost")
     assert "n2" in end["message"]
     wait_until(lambda: marked_processes(run) == [])
+
+
+def test_a_spare_node_takes_the_place_of_a_lost_one_in_a_job_that_outlives_it(slurm_of, tmp_path, wait_until):
+    slurm, lab = slurm_of(nodes=3, settings={"SlurmdTimeout": "10"})
+    go, spare = tmp_path / "go", ("--nodes", "2", "--spare-nodes", "1", "--ranks", "1", "--set", "limit.rounds=3")
+    waits = f'echo "$RANK of $WORLD_SIZE on $SLURMD_NODENAME"; until [ -e {go} ]; do sleep 0.1; done'
+    run = slurm.submit(*spare, "--", "bash", "-c", waits)
+    log = slurm.attempt(run) / "node-1/rank-1.log"
+    wait_until(lambda: log.exists() and log.read_text())
+
+    def asked(*words: str) -> str:
+        return subprocess.run(words, env=dict(slurm.environ), capture_output=True, text=True, check=True).stdout
+
+    job = slurm.show(run)["job"]
+    assert " NumNodes=3 " in asked("scontrol", "show", "job", job)
+    steps = asked("squeue", "--steps", "--noheader", f"--jobs={job}", "--format=%i %N").split()
+    assert steps[:2] == [f"{job}.0", "n[1-3]"]
+    assert len(agents(run, "node")) == 3
+
+    lab.kill("n2")
+    wait_until(lambda: log.read_text() == "1 of 2 on n2\nserried: round 2\n1 of 2 on n3\n")
+    wait_until(lambda: "down" in asked("sinfo", "--noheader", "--nodes=n2", "--format=%T"))
+    go.touch()
+    status, end = slurm.wait(run)
+
+    assert (status, end["state"], end["attempt"]) == (0, "COMPLETED", 1), slurm.serried("why", run).stdout
+    assert "recovered once" in end["message"]
+    assert (end["nodes"], end["spare_nodes"]) == (2, 1)
+    again = "round 2: the ranks start again, because node n2 was lost; n3 takes the place of n2"
+    assert {"node 2 (n3) is ready", again, "rank 1 started on n3"} <= {
+        it["event"] for it in slurm.show(run)["timeline"]
+    }
+    again, like = (
+        json.loads(slurm.serried(*words, run, "--dry-run", "--json").stdout)
+        for words in (["rerun"], ["doctor", "--like"])
+    )
+    assert [again["plan"]["allocation"][key] for key in ("nodes", "spare_nodes", "hosts")] == [2, 1, []]
+    assert [like["plan"]["allocation"][key] for key in ("nodes", "spare_nodes", "hosts")] == [3, 0, ["n1", "n2", "n3"]]
 
 
 def test_a_lost_first_node_is_never_a_success(slurm_of, wait_until):

@@ -114,6 +114,19 @@ def test_exclusive_nodes_give_all_their_cpus_unless_a_number_was_requested():
     assert [word for word in words if "cpus" in word] == []
 
 
+def test_spare_nodes_are_nodes_of_the_job_and_the_job_outlives_a_lost_node():
+    plan = plan_with(nodes=6, spare_nodes=1, gpus=4, ranks=4)
+    whole = argv(plan)
+
+    assert whole[6:9] == ["--nodes=7", "--no-kill", "--ntasks-per-node=1"]
+    assert [word for word in argv(plan_with(nodes=7)) if "kill" in word] == []
+    assert commands.launcher(plan) == (
+        "srun --nodes=7 --ntasks=7 --ntasks-per-node=1 --cpus-per-task=2 --gpu-bind=none --overlap --export=ALL "
+        "--no-kill --kill-on-bad-exit=0 --wait=0 --input=none --unbuffered --job-name=serried"
+    )
+    assert plan.world_size == 24
+
+
 @for_each(
     ("option", "kind", "expected"),
     [

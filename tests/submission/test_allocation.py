@@ -201,6 +201,14 @@ PER_GPU = "counts per GPU, or per rank without GPUs"
         ),
         (
             SITE,
+            {"nodes": 8, "spare_nodes": 1},
+            (
+                "8 nodes and 1 spare were requested, and partition `gpu` allows 8",
+                "request at most 8; --partition short allows it",
+            ),
+        ),
+        (
+            SITE,
             {"time": 2 * 24 * HOUR},
             (
                 "2-00:00:00 were requested, and partition `gpu` allows 1-00:00:00",
@@ -296,6 +304,11 @@ OTHERS = "; --partition wide or --partition debug allow it"
             {"gpus": 1, "cpus": 10, "mem_per_cpu": 30 * GIB},
             TOO_MUCH_MEMORY,
             f"`mem_per_cpu` counts for each of the 10 CPUs of a node{OTHERS}",
+        ),
+        (
+            {"nodes": 1, "spare_nodes": 1, "gpus": 8, "cpus": 1, "partition": "wide"},
+            "16 GPUs were requested in all, and partition `wide` allows 8 per job",
+            "request at most 8; --partition batch or --partition debug allow it",
         ),
         ({"gpus": 1, "mem": 300 * GIB}, TOO_MUCH_MEMORY, f"`mem` {PER_GPU}{OTHERS}"),
     ],

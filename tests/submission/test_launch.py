@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serried import config
+from serried import config, schedulers
 from serried.base.errors import UsageError
 from serried.schema.plan import Plan
 from serried.submission.plan import command_warnings, make_plan
@@ -54,6 +54,58 @@ SINGLE = '`launch.kind = "single"` is one process, and {} were requested'
 OWN = "`{0}` starts ranks of its own, and {1} ranks would each start `{0}`"
 AGAIN = "the command starts `{0}`, and each of 2 ranks would start `{0}` again"
 BOTH = "`{0}` is both launcher and command: each rank would start `{0}` again"
+
+
+NO_SPARES = "`--spare-nodes 0` requests none"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message", "hint"),
+    [
+        (
+            {},
+            "spare nodes need rounds: ranks start again within the attempt",
+            "--set limit.rounds=3, or `rounds = 3` in `[experiments.train.limit]`",
+        ),
+        (
+            {"nodes": 1, "limit__rounds": 3},
+            "one node needs no spare node: the loss of the first node ends the job",
+            f"--nodes 2, or more; {NO_SPARES}",
+        ),
+        (
+            {"launch__kind": "torchrun"},
+            "spare nodes need ranks that Serried starts, not `torchrun`",
+            f"omit `launch`; {NO_SPARES}",
+        ),
+        (
+            {"cluster": "pbs", "limit__rounds": 3},
+            f"spare nodes do not work on `pbs`: {schedulers.traits('pbs').spares_refused}",
+            f"{NO_SPARES}; `limit.restarts` continues the run in another job",
+        ),
+    ],
+)
+def test_spare_nodes_that_cannot_help_are_refused(planned, settings, message, hint):
+    with pytest.raises(UsageError) as refusal:
+        planned("", **{"nodes": 2, "spare_nodes": 1, **settings})
+    assert (refusal.value.message, refusal.value.hint) == (message, hint)
+
+
+def test_a_job_script_has_no_spare_nodes(planned, tmp_path):
+    (tmp_path / "train.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=2 --no-kill\ntrue\n")
+    made = planned("train.sbatch", is_script=True)
+    assert (made.script.options, made.allocation.job_nodes) == (("--nodes=2", "--no-kill"), 2)
+    with pytest.raises(UsageError) as refusal:
+        planned("train.sbatch", is_script=True, spare_nodes=1)
+    assert (refusal.value.message, refusal.value.hint) == (
+        "spare nodes need ranks that Serried starts, not a job script",
+        NO_SPARES,
+    )
+
+
+def test_one_file_with_spare_nodes_serves_a_cluster_and_this_machine(planned):
+    spares = {"spare_nodes": 1, "limit__rounds": 3, "ranks": 2}
+    there, here = planned("", nodes=6, **spares), planned("", cluster="local", **spares)
+    assert [(made.allocation.job_nodes, made.world_size) for made in (there, here)] == [(7, 12), (1, 2)]
 
 
 @pytest.mark.parametrize(

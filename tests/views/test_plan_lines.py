@@ -21,6 +21,24 @@ def test_ranks_that_have_not_one_gpu_each_are_told_how_many(allocation, ranks):
     assert dict(plan_lines(a_plan(**allocation), None, Revision()))["ranks"] == ranks
 
 
+def test_spare_nodes_have_a_price_and_no_ranks():
+    def said(**allocation):
+        lines = dict(plan_lines(a_plan(time_seconds=3600, **allocation), None, Revision()))
+        return [lines.get(label) for label in ("ranks", "cost", "spare nodes")]
+
+    limit = "at most 1h00m (stop notice after 59m00s)"
+    assert said(nodes=6, spare_nodes=1, ranks=4, gpus=4) == [
+        "6 nodes + 1 spare, 4 ranks on each: 24 in all",
+        f"{limit}, 28 GPU-hours",
+        "1 of 7 nodes: 14% of the GPU-hours",
+    ]
+    assert said(nodes=2, spare_nodes=2, ranks=2, cpus=8)[1:] == [
+        f"{limit}, 32 CPU-hours",
+        "2 of 4 nodes: 50% of the CPU-hours",
+    ]
+    assert said(nodes=6, ranks=4, gpus=4)[2] is None
+
+
 def test_exclusive_nodes_show_all_their_cpus():
     plan = a_plan(exclusive=True, cpus=2)._replace(defaults=("resources.cpus",))
     said = dict(plan_lines(plan, None, Revision()))

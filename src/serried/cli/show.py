@@ -346,4 +346,5 @@ def _size(plan: Plan) -> str:
     if allocation.memory_mb is not None:
         each.append(memory(allocation.memory_mb))
     nodes = "1 node" if allocation.nodes == 1 else f"{allocation.nodes} nodes, each"
-    return f"{nodes} with {', '.join(each)}"
+    spares = f"; {counted(allocation.spare_nodes, 'spare node')}" if allocation.spare_nodes else ""
+    return f"{nodes} with {', '.join(each)}{spares}"

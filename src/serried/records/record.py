@@ -81,14 +81,20 @@ class Summary(NamedTuple):
     shares_logs: bool = False
     """The ranks of a node share a log, except rank 0."""
     source: str = ""
+    spare_nodes: int = 0
 
     @property
     def size(self) -> str:
-        """`2x4 gpu`, `2x1/4 gpu` if ranks and GPUs differ, `2x2 cpu`."""
+        """`2x4 gpu`, `2+1x4 gpu` with a spare node, `2x1/4 gpu` if ranks and GPUs differ, `2x2 cpu`."""
+        nodes = f"{self.nodes}+{self.spare_nodes}" if self.spare_nodes else f"{self.nodes}"
         if not self.gpus:
-            return f"{self.nodes}x{self.ranks} cpu"
+            return f"{nodes}x{self.ranks} cpu"
         per_node = f"{self.gpus}" if self.ranks == self.gpus else f"{self.ranks}/{self.gpus}"
-        return f"{self.nodes}x{per_node} gpu"
+        return f"{nodes}x{per_node} gpu"
+
+    @property
+    def job_nodes(self) -> int:
+        return self.nodes + self.spare_nodes
 
     @classmethod
     def of(cls, plan: Plan) -> Summary:
@@ -102,6 +108,7 @@ class Summary(NamedTuple):
             scheduler=plan.site.scheduler,
             created=plan.created,
             nodes=plan.allocation.nodes,
+            spare_nodes=plan.allocation.spare_nodes,
             ranks=plan.allocation.ranks,
             gpus=plan.allocation.gpus,
             time_seconds=plan.allocation.time_seconds,

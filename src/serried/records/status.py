@@ -738,6 +738,7 @@ class RunStatus:
             "seconds": self.seconds,
             "stale_since": iso(verdict.stale),
             "nodes": summary and summary.nodes,
+            "spare_nodes": summary and summary.spare_nodes,
             "ranks_per_node": summary and summary.ranks,
             "gpus_per_node": summary and summary.gpus,
             "node_names": list(self.node_names),

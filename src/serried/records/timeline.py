@@ -125,7 +125,7 @@ def timeline(record: Record, task: int | None = None, end: Verdict | None = None
         following.setdefault(last_of.get(str(number - 1)), []).append(event)
     events = following.pop(None, [])
     for attempt in every:
-        lines = [*_journal_lines(attempt.directory, record.summary.nodes)]
+        lines = [*_journal_lines(attempt.directory, record.summary.job_nodes)]
         if attempt.started is not None:
             lines.insert(0, (attempt.started, f"attempt {attempt.number} began on {attempt.claim.get('host', '?')}"))
         if record.summary.script:

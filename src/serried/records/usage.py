@@ -78,6 +78,7 @@ class Usage:
     limit_seconds: float | None = None
     """Of a job, and so of each attempt."""
     nodes: int = 1
+    spare_nodes: int = 0
     node_names: tuple[str, ...] = ()
     ranks: int | None = None
     """Per node, as GPUs, CPUs and memory."""
@@ -385,6 +386,7 @@ def usage_with(status: RunStatus, now: float, measured: Measurements, spelling: 
         seconds=seconds,
         limit_seconds=allocation.time_seconds,
         nodes=allocation.nodes,
+        spare_nodes=allocation.spare_nodes,
         node_names=status.node_names or tuple(node.host for node in measured.nodes),
         ranks=None if plan.script else allocation.ranks,
         gpus=allocation.gpus,

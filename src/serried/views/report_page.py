@@ -56,13 +56,14 @@ def _facts(usage: Usage) -> list[tuple[str, str]]:
     size += [counted(int(usage.cpus), "CPU")] if usage.cpus else []
     size += [amount(usage.memory)] if usage.memory else []
     nodes = "1 node" if usage.nodes == 1 else f"{usage.nodes} nodes, each"
+    spares = f"; {counted(usage.spare_nodes, 'spare node')}" if usage.spare_nodes else ""
     shown = ", ".join(usage.node_names[:4]) + (f" +{len(usage.node_names) - 4}" if len(usage.node_names) > 4 else "")
     job = f", job {usage.job}" if usage.job else ""
     attempt = f", attempt {usage.attempt}" if usage.attempt > 1 else ""
     return [
         ("command", fit(printable(usage.command), 400)),
         ("cluster", f"{usage.cluster}{job}" if usage.cluster else ""),
-        ("size", f"{nodes} with {', '.join(size)}" if size else nodes),
+        ("size", (f"{nodes} with {', '.join(size)}" if size else nodes) + spares),
         ("nodes", shown),
         ("started", local_time(usage.started) + attempt if usage.started else ""),
         ("ended", local_time(usage.ended) if usage.ended else ""),

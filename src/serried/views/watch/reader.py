@@ -260,9 +260,10 @@ def size_in_words(status: RunStatus) -> str:
     if summary is None:
         return ""
     ranks = summary.nodes * max(summary.ranks, 1)
-    gpus = f", {counted(summary.nodes * summary.gpus, 'GPU')}" if summary.gpus else f", {counted(ranks, 'rank')}"
+    spares = f" + {summary.spare_nodes} spare" if summary.spare_nodes else ""
+    gpus = f", {counted(summary.job_nodes * summary.gpus, 'GPU')}" if summary.gpus else f", {counted(ranks, 'rank')}"
     again = f", attempt {status.attempt}" if (status.attempt or 1) > 1 else ""
-    return f"{counted(summary.nodes, 'node')}{gpus} on {summary.cluster}{again}"
+    return f"{counted(summary.nodes, 'node')}{spares}{gpus} on {summary.cluster}{again}"
 
 
 class RunReader:

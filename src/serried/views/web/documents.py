@@ -60,7 +60,7 @@ def row(status: RunStatus) -> dict[str, Any]:
     whole = status.to_json()
     kept = (
         "id", "name", "project", "experiment", "cluster", "state", "message", "created", "started", "ended",
-        "seconds", "stale_since", "nodes", "ranks_per_node", "gpus_per_node",
+        "seconds", "stale_since", "nodes", "spare_nodes", "ranks_per_node", "gpus_per_node",
     )  # fmt: skip
     found = {name: whole[name] for name in kept if whole.get(name) is not None}
     if status.tasks is not None:

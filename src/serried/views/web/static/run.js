@@ -140,7 +140,7 @@ const list = (entries) => h("dl", {}, entries.map(([name, value]) => [h("dt", {}
 
 function size(run) {
   const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`, { nodes } = run;
-  return nodes ? [counted(nodes, "node"), counted(nodes * run.ranks_per_node, "rank"), ...(run.gpus_per_node ? [counted(nodes * run.gpus_per_node, "GPU")] : [])].join(", ") : "";
+  return nodes ? [counted(nodes, "node"), counted(nodes * run.ranks_per_node, "rank"), ...(run.gpus_per_node ? [counted((nodes + run.spare_nodes) * run.gpus_per_node, "GPU")] : [])].join(", ") : "";
 }
 
 function tasks(run, name, of, isOpen) {

@@ -78,7 +78,8 @@ export function runsPage(main, words, query, page) {
 
 export function size(run) {
   if (!run.nodes) return "";
-  return `${run.nodes}×${run.ranks_per_node}${run.gpus_per_node ? `, ${run.nodes * run.gpus_per_node} GPU${run.nodes * run.gpus_per_node > 1 ? "s" : ""}` : ""}`;
+  const gpus = (run.nodes + run.spare_nodes) * run.gpus_per_node;
+  return `${run.nodes}×${run.ranks_per_node}${gpus ? `, ${gpus} GPU${gpus > 1 ? "s" : ""}` : ""}`;
 }
 
 export function progress(run) {
