@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serried import config, schedulers
+from serried import config
 from serried.base.errors import UsageError
 from serried.schema.plan import Plan
 from serried.submission.plan import command_warnings, make_plan
@@ -76,11 +76,6 @@ NO_SPARES = "`--spare-nodes 0` requests none"
             {"launch__kind": "torchrun"},
             "spare nodes need ranks that Serried starts, not `torchrun`",
             f"omit `launch`; {NO_SPARES}",
-        ),
-        (
-            {"cluster": "pbs", "limit__rounds": 3},
-            f"spare nodes do not work on `pbs`: {schedulers.traits('pbs').spares_refused}",
-            f"{NO_SPARES}; `limit.restarts` continues the run in another job",
         ),
     ],
 )
