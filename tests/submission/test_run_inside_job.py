@@ -35,7 +35,7 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "program.py").write_text(PROGRAM)
     # What the file asks a queue for is not what the job has.
     (tmp_path / "serried.toml").write_text(
-        f'[clusters.slurm]\nroot = "{tmp_path}/runs"\n[defaults.resources]\nnodes = 9\n'
+        f'[clusters.slurm]\nroot = "{tmp_path}/runs"\n[defaults.resources]\nnodes = 9\nspare_nodes = 1\n'
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(Path(serried.__file__).parents[1]))
