@@ -164,9 +164,9 @@ class Nodes:
         self.asked += 1
         return f"id-{self.asked}"
 
-    def on_hang(self, hang, is_sure):
-        self.hangs.append((round(self.now), hang.message, hang.host, is_sure))
-        return self.may_repeat and is_sure
+    def on_hang(self, hang):
+        self.hangs.append((round(self.now), hang.message, hang.host))
+        return self.may_repeat
 
     def go(self, seconds, *, steps=0.0, prints=False, total=None):
         """Time passes, with `steps` of each rank per second."""
@@ -202,7 +202,7 @@ def test_a_hang_is_noticed_after_the_limit_and_named_when_all_nodes_have_answere
     nodes.go(1)
     assert nodes.asked == 1
     nodes.answer(waits(0), STUCK)
-    assert nodes.hangs == [(81, FOUND, "n1", True)]
+    assert nodes.hangs == [(81, FOUND, "n1")]
 
 
 def test_a_node_that_does_not_answer_does_not_hold_the_others_up():
@@ -211,7 +211,7 @@ def test_a_node_that_does_not_answer_does_not_hold_the_others_up():
     nodes.go(61)
     nodes.answer(waits(0))
     nodes.go(41)
-    assert nodes.hangs == [(122, "all ranks wait in all_reduce at train.py:88", "", True)]
+    assert nodes.hangs == [(122, "all ranks wait in all_reduce at train.py:88", "")]
 
 
 def test_output_without_steps_and_steps_of_one_rank_are_no_hang():
@@ -248,7 +248,7 @@ def test_a_step_that_comes_while_nodes_answer_is_no_hang():
     assert nodes.hangs == []
 
 
-def test_without_evidence_a_warning_comes_first_and_a_round_only_after_five_times_as_long():
+def test_without_evidence_a_hang_is_one_only_after_five_times_as_long():
     nodes = Nodes()
     nodes.go(20, steps=1)
     nodes.go(61)
@@ -256,7 +256,7 @@ def test_without_evidence_a_warning_comes_first_and_a_round_only_after_five_time
     nodes.go(244)
     nodes.go(1)
     nodes.answer(RankReport(0), RankReport(1))
-    assert nodes.hangs == [(81, "no rank takes a step", "", False), (326, "no rank takes a step", "", True)]
+    assert nodes.hangs == [(326, "no rank takes a step", "")]
 
 
 def test_output_alone_is_judged_once_a_run_has_settled():
@@ -278,4 +278,4 @@ def test_a_warning_is_not_repeated_every_few_seconds():
     nodes.go(61)
     nodes.answer(waits(0), STUCK)
     nodes.go(200)
-    assert (nodes.asked, nodes.hangs) == (1, [(81, FOUND, "n1", True)])
+    assert (nodes.asked, nodes.hangs) == (1, [(81, FOUND, "n1")])

@@ -245,6 +245,12 @@ def test_a_node_that_was_given_up_later_is_not_named_as_the_one_that_was_lost(af
     assert verdict.judge(known, None, []).message == "the agent on n2 was killed"
 
 
+def test_a_run_that_is_ended_for_its_silence_names_the_rank_that_hangs():
+    hung = "hung: rank 1 did not arrive in all_reduce at train.py:88"
+    known = ran(stopping("silence", ranks=[0, 1], hung=hung), OURS[0], OURS[1])
+    assert verdict.judge(known, None, []).message == f"no output from any rank for too long; {hung}"
+
+
 @for_each(("code", "cause"), [("no-data", "no-data"), (None, "launch"), ("of a later version", "launch")])
 def test_a_failed_launch_is_as_exact_as_its_journal(code, cause):
     known = evidence([event("launch-failed", code=code, message="x")])

@@ -221,23 +221,37 @@ def test_what_the_user_has_set_stays():
     assert (environment["PYTHONUNBUFFERED"], environment["A"]) == ("0", "b c")
 
 
-def test_debug_turns_on_what_nobody_has_set():
+RECORD = {
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    "TORCH_FR_BUFFER_SIZE": "2000",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+    "TORCH_FR_DUMP_TEMP_FILE": "/t/nccl-trace-rank-",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/t/nccl-trace-rank-",
+    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/t/nccl-trace-rank-",
+}
+
+
+def test_ranks_with_gpus_record_their_collectives_unless_the_user_says_otherwise(monkeypatch):
+    monkeypatch.setattr(command, "GPU_DRIVERS", ())
+    on_gpus = work_of(allocation=a_plan().allocation._replace(gpus=2, nodes=2, ranks=2))
+    told = command.environment(on_gpus, PLACE, {})
+    assert {name: told[name] for name in RECORD} == RECORD
+    assert "TORCH_FR_BUFFER_SIZE" not in command.environment(on_gpus, PLACE, {"TORCH_FR_BUFFER_SIZE": "0"})
+    assert not RECORD.keys() & command.environment(work_of(), PLACE, {}).keys()
+
+
+def test_debug_turns_on_what_nobody_has_set(monkeypatch):
+    monkeypatch.setattr(command, "GPU_DRIVERS", ())
     own = Environment(env={"NCCL_DEBUG": "WARN"})
     told = command.environment(work_of(debug=True, environment=own), PLACE, {"TORCH_DISTRIBUTED_DEBUG": "INFO"})
     usual = command.environment(work_of(), PLACE, {})
 
-    records = "/t/nccl-trace-rank-"
     assert {name: told[name] for name in told.keys() - usual.keys()} == {
         "NCCL_DEBUG": "WARN",
         "TORCH_CPP_LOG_LEVEL": "INFO",
         "TORCH_SHOW_CPP_STACKTRACES": "1",
         "TORCH_NCCL_DESYNC_DEBUG": "1",
-        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-        "TORCH_FR_BUFFER_SIZE": "2000",
-        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
-        "TORCH_FR_DUMP_TEMP_FILE": records,
-        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": records,
-        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": records,
+        **RECORD,
     }
 
 

@@ -7,10 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from serried.agent.stacks import worker
+from serried.agent.stacks.flight_recorder import GroupState, RankReport
 from serried.base import linux
 from serried.base.startup import SIGNAL
 from serried.submission import script
@@ -93,6 +95,43 @@ def test_a_rank_with_a_closed_stderr_gives_its_stack_and_runs_on(begin, tmp_path
         assert (described["method"], functions(described)) == ("handler", stack)
     assert rank.poll() is None
     assert list((tmp_path / "node").iterdir()) == []
+
+
+RECORDS = """
+import os, pickle, threading
+prefix = os.environ["PREFIX"]
+os.mkfifo(f"{prefix}3.pipe")
+pipe = os.open(f"{prefix}3.pipe", os.O_RDONLY | os.O_NONBLOCK)
+def watch():
+    while not (os.read(pipe, 128)):
+        threading.Event().wait(0.05)
+    entry = {"process_group": ("0", "default_pg"), "collective_seq_id": 7, "profiling_name": "nccl:all_reduce",
+             "state": "started", "retired": False, "is_p2p": False, "frames": []}
+    record = {"pg_config": {"0": {"name": "0", "desc": "", "ranks": "[0, 3]"}}, "entries": [entry]}
+    with open(f"{prefix}3", "wb") as file:
+        file.write(pickle.dumps(record, protocol=2))
+threading.Thread(target=watch, daemon=True).start()
+print(flush=True)
+threading.Event().wait()
+"""
+
+
+def test_a_rank_that_hangs_is_looked_at_again_and_asked_for_its_record(begin, tmp_path, monkeypatch):
+    """The rank answers as torch does: to bytes in its pipe, by a thread."""
+    monkeypatch.setattr(worker, "PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(worker, "RECORD_SECONDS", 100.0)
+    (tmp_path / "train.py").write_text(RECORDS)
+    prefix = str(tmp_path / "node" / "record-")
+    rank = begin("import train", PREFIX=prefix)
+    leaders = [{"rank": 3, "pid": rank.pid, "launch": None}]
+    asked_at = time.time()
+    worker.ask_for_records(prefix, leaders)
+
+    reports = worker.look_again(worker.read_ranks(leaders), leaders, prefix, asked_at)
+
+    groups = (GroupState("0", "0,3", 7, 7, "all_reduce"),)
+    line = len(RECORDS.splitlines())
+    assert reports == [RankReport(3, f"train.py:{line}", "<module>", groups=groups)]
 
 
 def test_a_forked_process_gives_its_own_stack(begin):

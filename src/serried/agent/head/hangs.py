@@ -143,11 +143,9 @@ class HangWatch:
         nodes: Iterable[NodeAgent],
         clock: Callable[[], float],
         ask: Callable[[], str],
-        on_hang: Callable[[Hang, bool], bool],
+        on_hang: Callable[[Hang], bool],
     ) -> None:
-        """`ask` requests stacks and returns the id of the request. `on_hang` gets a hang, and whether it is sure; it
-        returns whether ranks start again.
-        """
+        """`ask` requests stacks, and returns the id of the request. `on_hang` returns whether ranks start again."""
         self._nodes, self._clock, self._ask, self._on_hang = nodes, clock, ask, on_hang
         self._steps, self._outputs = Gaps(), Gaps()
         self.begin_round()
@@ -171,8 +169,7 @@ class HangWatch:
     # As a check of samples.
 
     def begin(self, now: float) -> None:
-        self._now, self._newest, self._until = now, (-math.inf, 0.0), now
-        self._is_over = False
+        self._now, self._newest, self._until, self._is_last = now, (-math.inf, 0.0), now, False
 
     def see(self, sample: NodeSample) -> None:
         for rank in sample.ranks:
@@ -180,12 +177,13 @@ class HangWatch:
             if step is not None and age is not None:
                 self._newest = max(self._newest, (self._now - age - sample.age, step))
                 self._until = min(self._until, self._now - sample.age)
-                self._is_over |= total is not None and step >= total  # what follows takes no steps
+                self._is_last |= total is not None and step >= total
 
     def found(self) -> Iterator[Anomaly]:
         at, step = self._newest
         if at > -math.inf:
             self._steps.see(self._until, at, step)
+            self._is_over = self._is_last  # what follows takes no steps
         return iter(())
 
     # Every few seconds.
@@ -249,7 +247,8 @@ class HangWatch:
             self.hang = hang = hang._replace(host=next((self._hosts.get(rank, "") for rank in hang.ranks), ""))
         if not self._is_silent:  # a step has come, or somebody else asked
             return
-        is_sure = hang is not None and (hang.is_certain or self._is_doubtful)
-        if hang is None or not self._on_hang(hang, is_sure):
-            self._is_doubtful = hang is not None
-            self._gaps.longest = max(self._gaps.longest, self._silence)
+        # Without evidence this may be an evaluation that computes in one line, and will end before long.
+        if hang and (hang.is_certain or self._is_doubtful) and self._on_hang(hang):
+            return
+        self._is_doubtful = hang is not None
+        self._gaps.longest = max(self._gaps.longest, self._silence)

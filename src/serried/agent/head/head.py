@@ -707,12 +707,12 @@ class Head:
         self.request_stacks(request, hang=True)
         return request.id
 
-    def _on_hang(self, hang: Hang, is_sure: bool) -> bool:
-        """Start the ranks again, if that is possible and this is sure, else warn."""
+    def _on_hang(self, hang: Hang) -> bool:
+        """Start the ranks again if that is possible, else warn."""
         if self._stop_reason or self._has_ended:
             return False
         may_repeat = False
-        if is_sure and self._rounds and self.can_replace([]):
+        if self._rounds and self.can_replace([]):
             with contextlib.suppress(OSError):
                 may_repeat = self._rounds.may_follow(hang)
         if may_repeat:
