@@ -147,8 +147,7 @@ class PointRun:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> PointRun:
-        names = [each.name for each in dataclasses.fields(GridPoint)]
-        point = GridPoint(**{name: value[name] for name in names})
+        point = GridPoint(**{each.name: value[each.name] for each in dataclasses.fields(GridPoint)})
         return cls(point, value["run"], bool(value["submitted"]), value["refusal"] or "")
 
 

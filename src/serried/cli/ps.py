@@ -74,14 +74,9 @@ def watch_command(
     selection = run_view.select(run) if run else None
     ascii_only = ascii_only or "utf" not in (sys.stdout.encoding or "").lower()
     if once:
-        _print_once(selection, ascii_only=ascii_only)
+        console.out("\n".join(_page(selection, ascii_only=ascii_only)[0]))
     else:
         _watch_on_terminal(selection, light=light, ascii_only=ascii_only)
-
-
-def _print_once(selection: Selection | None, *, ascii_only: bool) -> None:
-    for line in _page(selection, ascii_only=ascii_only)[0]:
-        console.out(line)
 
 
 def _page(selection: Selection | None, *, ascii_only: bool, rows: int = 0) -> tuple[list[str], bool]:

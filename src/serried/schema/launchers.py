@@ -477,18 +477,6 @@ class LauncherVariables(NamedTuple):
     """The launcher may have started another launcher on each node, which started this process."""
 
 
-SERRIED = LauncherVariables(
-    "serried",
-    "Serried's agent",
-    (names.MARK, names.RUN_ID, "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE"),
-    ("RANK",),
-    ("WORLD_SIZE",),
-    ("LOCAL_RANK",),
-    ("LOCAL_WORLD_SIZE",),
-    ("GROUP_RANK", "NODE_RANK"),
-    launch=(names.MARK,),
-    can_carry=True,
-)
 TORCHRUN = LauncherVariables(
     "torchrun",
     "torchrun",
@@ -499,6 +487,13 @@ TORCHRUN = LauncherVariables(
     ("LOCAL_WORLD_SIZE",),
     ("GROUP_RANK", "NODE_RANK"),
     launch=("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+)
+SERRIED = TORCHRUN._replace(
+    name="serried",
+    title="Serried's agent",
+    markers=(names.MARK, names.RUN_ID, *TORCHRUN.markers),
+    launch=(names.MARK,),
+    can_carry=True,
 )
 HOROVOD = LauncherVariables(
     "horovod",
@@ -589,15 +584,7 @@ JSRUN = LauncherVariables(
     launch=("LSB_JOBID", "JSM_NAMESPACE_ID"),
     can_carry=True,
 )
-GENERIC = LauncherVariables(
-    "generic",
-    "the environment",
-    ("RANK", "WORLD_SIZE", "MASTER_ADDR"),
-    ("RANK",),
-    ("WORLD_SIZE",),
-    ("LOCAL_RANK",),
-    ("LOCAL_WORLD_SIZE",),
-    ("GROUP_RANK", "NODE_RANK"),
+GENERIC = TORCHRUN._replace(
+    name="generic", title="the environment", markers=("RANK", "WORLD_SIZE", "MASTER_ADDR"), launch=()
 )
-
 SOURCES = (SERRIED, TORCHRUN, HOROVOD, OPEN_MPI, PMI, PALS, MVAPICH, SLURM, FLUX, JSRUN, GENERIC)

@@ -59,7 +59,11 @@ def findings(job: CheckedJob, nodes: Sequence[NodeFacts], peers: Sequence[PeerFa
         its.memlock, its.limits, its.shared_memory, its.disk, its.root, its.versions, its.infiniband, its.gpus,
         its.gpu_memory, its.gpu_errors,
     )  # fmt: skip
-    return [finding for check in checks for finding in check()]
+    found: List[Finding] = []
+    for check in checks:
+        of_check = list(check())
+        found += one_per_level([it for it in of_check if it.level != OK]) or of_check[:1]
+    return found
 
 
 class Blame(NamedTuple):
@@ -94,6 +98,8 @@ def blame(failed: Set[Pair], tested: Set[Pair]) -> Blame:
 
 
 class FactJudge:
+    """Each check yields findings, the last of them OK: that counts if there is no other."""
+
     def __init__(self, job: CheckedJob, nodes: Sequence[NodeFacts], peers: Sequence[PeerFacts]) -> None:
         self.job = job
         self.nodes = {node.node: node for node in nodes if not node.problem}
@@ -138,15 +144,16 @@ class FactJudge:
 
     def each(
         self, id_: str, judge: Callable[[NodeFacts], Iterable[Tuple[str, str]]], fix: str, ok: str
-    ) -> List[Finding]:
+    ) -> Iterator[Finding]:
         """The findings of a check that looks at each node alone. `judge` returns levels, with what was seen."""
-        by_level: Dict[str, Dict[int, str]] = {PROBLEM: {}, NOTE: {}}
-        for index, node in sorted(self.nodes.items()):
-            for level, seen in judge(node):
-                by_level[level][index] = seen
-        found = [it for level, seen in by_level.items() for it in self.of_nodes(id_, level, seen, fix)]
-        found += self.unanswered(id_)
-        return one_per_level(found) or ([Finding(id_, OK, ok)] if self.nodes and ok else [])
+        for wanted in (PROBLEM, NOTE):
+            seen = {
+                node: text for node, facts_ in self.nodes.items() for level, text in judge(facts_) if level == wanted
+            }
+            yield from self.of_nodes(id_, wanted, seen, fix)
+        yield from self.unanswered(id_)
+        if self.nodes and ok:
+            yield Finding(id_, OK, ok)
 
     def of_pairs(self, id_: str, failed: Set[Pair], why: str, fix: str, tested: Optional[Set[Pair]] = None) -> Finding:
         blamed, parts = blame(failed, tested or self.tested), []
@@ -180,9 +187,6 @@ class FactJudge:
         order = (facts.OK, facts.NO_BULK, facts.SILENT, facts.TIMED_OUT, facts.REFUSED, facts.UNREACHABLE)
         return next((outcome for outcome in order if outcome in seen), facts.OTHER)
 
-    def reached(self, pair: Pair) -> str:
-        return self.unusual.get(pair, facts.OK)
-
     def connections(self) -> Iterator[Finding]:
         if not self.tested:
             return
@@ -197,9 +201,8 @@ class FactJudge:
         if silent:
             silence, fix = "accepted, but not answered within 5 s", "submit again: the node may be overloaded"
             yield self.of_pairs("connections", silent, silence, fix)._replace(level=NOTE)
-        if not (failed or silent):
-            number = counted(len(self.nodes), "node")
-            yield Finding("connections", OK, f"{number} reach each other, {counted(len(self.tested), 'connection')}")
+        number = counted(len(self.nodes), "node")
+        yield Finding("connections", OK, f"{number} reach each other, {counted(len(self.tested), 'connection')}")
 
     def mtu(self) -> Iterator[Finding]:
         if not self.tested:
@@ -213,27 +216,22 @@ class FactJudge:
             yield self.of_pairs("mtu", failed, seen, fix)
         by_network: Dict[str, Dict[int, str]] = defaultdict(dict)
         for index, node in self.nodes.items():
-            for it in node.addresses:
+            for it in () if failed else node.addresses:
                 by_network[network_of(it)][index] = str(it.mtu)
-        compared = [self.deviation(f"MTU in {network}", values) for network, values in sorted(by_network.items())]
-        odd = [it for it in compared if it]
-        if odd and not failed:
+        for network, values in sorted(by_network.items()):
             fix = "if a run hangs, ask the site's support to set one MTU on all nodes"
-            found = [Finding("mtu", NOTE, seen, fix, self.hosts(nodes)) for seen, nodes in odd]
-            yield from one_per_level(found)
-        elif not failed:
-            yield Finding("mtu", OK, "the same on all nodes of a network, and long messages arrive")
+            yield from self.deviation("mtu", f"MTU in {network}", values, fix)
+        yield Finding("mtu", OK, "the same on all nodes of a network, and long messages arrive")
 
     def rendezvous(self) -> Iterator[Finding]:
         outcomes = {index: node.rendezvous for index, node in self.peers.items() if node.rendezvous and index}
         failed = {(index, 0) for index, outcome in outcomes.items() if outcome != facts.OK}
-        is_well = not failed
-        failed -= {pair for pair in self.tested if self.reached(pair) != facts.OK}  # in `connections` already
-        if failed:
+        known = {pair for pair in self.tested if self.unusual.get(pair, facts.OK) != facts.OK}  # by `connections`
+        if failed - known:
             fix = "a firewall: ask the site's support to open all TCP ports between the nodes"
             tested = {(index, 0) for index in outcomes}
-            yield self.of_pairs("rendezvous", failed, "at the port where ranks will meet", fix, tested)
-        elif outcomes and is_well:
+            yield self.of_pairs("rendezvous", failed - known, "at the port where ranks will meet", fix, tested)
+        elif outcomes and not failed:
             yield Finding("rendezvous", OK, f"all nodes reach {self.host(0)} at the port where ranks will meet")
 
     def names(self) -> Iterator[Finding]:
@@ -256,8 +254,7 @@ class FactJudge:
             hosts = self.hosts(odd) if 2 * len(odd) < len(self.nodes) else ()
             fix = "--launch agent, which uses addresses: launchers that use host names fail"
             yield Finding("names", NOTE, seen, fix, hosts)
-        elif not found:
-            yield Finding("names", OK, "host names lead to the nodes")
+        yield Finding("names", OK, "host names lead to the nodes")
 
     @property
     def are_joined(self) -> bool:
@@ -279,7 +276,7 @@ class FactJudge:
         failed = {pair for pair in doubtful if self.outcome(pair, [first[pair[1]]]) not in (facts.OK, facts.SILENT)}
         if not failed:
             return
-        ways = {pair for pair in self.tested if pair[1] in first and self.reached(pair) == facts.OK}
+        ways = {pair for pair in self.tested if pair[1] in first and self.unusual.get(pair, facts.OK) == facts.OK}
         targets = sorted({target for _, target in failed})
         whole = [target for target in targets if {pair for pair in ways if pair[1] == target} <= failed]
         parts = [
@@ -303,7 +300,6 @@ class FactJudge:
     def interface(self) -> Iterator[Finding]:
         if len(self.nodes) < 2:
             return
-        found: List[Finding] = []
         for name, addresses in (("gloo", gloo_addresses), ("NCCL", nccl_addresses)):
             variable = f"{name.upper()}_SOCKET_IFNAME"
             chosen = {index: node.chosen.get(variable, "") for index, node in self.nodes.items()}
@@ -314,11 +310,11 @@ class FactJudge:
             }
             if absent:
                 level = PROBLEM if self.uses(name) else NOTE
-                found += self.of_nodes("interface", level, absent, self.interface_fix(name))
+                yield from self.of_nodes("interface", level, absent, self.interface_fix(name))
             if name == "gloo" or self.job.gpus:
                 nodes = [index for index, text in chosen.items() if text or name == "NCCL"]
-                found += self.library("interface", name, addresses, nodes)
-        yield from one_per_level(found) or [Finding("interface", OK, "nodes reach the addresses that libraries take")]
+                yield from self.library("interface", name, addresses, nodes)
+        yield Finding("interface", OK, "nodes reach the addresses that libraries take")
 
     def clock(self) -> Iterator[Finding]:
         values = {index: node.offset for index, node in self.peers.items() if node.offset is not None}
@@ -360,8 +356,7 @@ class FactJudge:
             yield from self.of_nodes("root-visible", PROBLEM, odd, fix)
         silent, slow = self.silent("root-visible"), "the file system of the run directory is slow there"
         yield from self.of_nodes("root-visible", NOTE, silent, f"{slow}: show this line to the site's support")
-        if not (odd or silent):
-            yield Finding("root-visible", OK, "all nodes see the same run directory")
+        yield Finding("root-visible", OK, "all nodes see the same run directory")
 
     def memlock(self) -> Iterator[Finding]:
         def judge(node: NodeFacts) -> Iterator[Tuple[str, str]]:
@@ -409,14 +404,16 @@ class FactJudge:
         seen = [found for node in self.nodes.values() for found in room(node.root)]
         if seen:
             yield Finding("root", *max(seen), fix)
-        elif self.nodes:
+        if self.nodes:
             yield Finding("root", OK, "enough space for files of the run")
 
-    def deviation(self, what: str, values: Mapping[int, str]) -> Optional[Tuple[str, List[int]]]:
-        """Which nodes differ from most others, in words; nobody is to blame without a majority."""
+    def deviation(
+        self, id_: str, what: str, values: Mapping[int, str], fix: str, level: str = NOTE
+    ) -> Iterator[Finding]:
+        """A finding if nodes differ. Without a majority, none is to blame."""
         counts = Counter(values.values())
         if len(counts) < 2:
-            return None
+            return
         usual, number = counts.most_common(1)[0]
         is_clear = 2 * number > len(values)
         odd = [index for index, value in values.items() if value != usual or not is_clear]
@@ -424,8 +421,8 @@ class FactJudge:
             f"{value} on {self.some(index for index in odd if values[index] == value)}"
             for value in sorted({values[index] for index in odd})
         ]
-        seen = f"{what}: {', '.join(shorten(parts))}"
-        return (f"{seen}; {usual} on the others", odd) if is_clear else (seen, [])
+        seen = f"{what}: {', '.join(shorten(parts))}" + (f"; {usual} on the others" if is_clear else "")
+        yield Finding(id_, level, seen, fix, self.hosts(odd) if is_clear else ())
 
     def versions(self) -> Iterator[Finding]:
         names = {
@@ -434,17 +431,13 @@ class FactJudge:
         }  # fmt: skip
         yield from self.unanswered("versions")
         answers = [it for it in self.nodes.values() if "versions" not in it.silent and "versions" not in it.failed]
-        found = []
         for name, words in names.items():
             known = any(name in node.versions for node in answers)
-            odd = self.deviation(words, {it.node: it.versions.get(name, "none") for it in answers if known})
-            if odd:
-                level = PROBLEM if name in ("torch", "nccl") and self.are_joined else NOTE
-                fix = f"use one environment for all nodes, so that ranks have the same {words}; or {EXCLUDE}"
-                found.append(Finding("versions", level, odd[0], fix, self.hosts(odd[1])))
-        if found:
-            yield from one_per_level(found)
-        elif len(self.nodes) > 1:
+            level = PROBLEM if name in ("torch", "nccl") and self.are_joined else NOTE
+            fix = f"use one environment for all nodes, so that ranks have the same {words}; or {EXCLUDE}"
+            seen = {it.node: it.versions.get(name, "none") for it in answers if known}
+            yield from self.deviation("versions", words, seen, fix, level)
+        if len(self.nodes) > 1:
             torch = next((node.versions["torch"] for node in self.nodes.values() if "torch" in node.versions), "")
             yield Finding("versions", OK, f"the same on all nodes{f', torch {torch}' if torch else ''}")
 
@@ -453,18 +446,15 @@ class FactJudge:
         active = {index: [port for port in node.ports if port.state == ACTIVE] for index, node in self.nodes.items()}
         if not any(active.values()):
             return
-        odd = self.deviation("active ports", {index: str(len(ports)) for index, ports in active.items()})
         rates = {index: ", ".join(sorted({port.rate for port in ports})) for index, ports in active.items() if ports}
-        slow = self.deviation("rate", rates)
         uses, fix = self.job.gpus and self.are_joined, f"a cable or a port: {EXCLUDE}"
-        found = []
-        if odd:
-            is_dead = bool(odd[1]) and not any(active[index] for index in odd[1])
-            found.append(Finding("infiniband", PROBLEM if uses and is_dead else NOTE, odd[0], fix, self.hosts(odd[1])))
-        if slow:
-            found.append(Finding("infiniband", NOTE, slow[0], fix, self.hosts(slow[1])))
+        numbers = {index: str(len(ports)) for index, ports in active.items()}
+        for finding in self.deviation("infiniband", "active ports", numbers, fix):
+            is_dead = finding.hosts and not any(active[index] for index in active if self.host(index) in finding.hosts)
+            yield finding._replace(level=PROBLEM) if uses and is_dead else finding
+        yield from self.deviation("infiniband", "rate", rates, fix)
         number = max(map(len, active.values()))
-        yield from one_per_level(found) or [Finding("infiniband", OK, f"{counted(number, 'active port')} on each node")]
+        yield Finding("infiniband", OK, f"{counted(number, 'active port')} on each node")
 
     def gpus(self) -> Iterator[Finding]:
         if not self.job.gpus:
@@ -482,7 +472,7 @@ class FactJudge:
         ok = "" if unknown else f"{counted(self.job.gpus, 'GPU')} on each node"
         yield from self.each("gpus", judge, EXCLUDE, ok)
 
-    def gpu_memory(self) -> List[Finding]:
+    def gpu_memory(self) -> Iterator[Finding]:
         def judge(gpu: GpuFacts) -> Optional[Tuple[str, str]]:
             free = gpu.total - gpu.used
             if gpu.is_used_by_us or not gpu.total:
@@ -496,7 +486,7 @@ class FactJudge:
         fix = f"another program uses the GPU: {EXCLUDE}"
         return self.each("gpu-memory", lambda node: of_gpus(node, judge), fix, ok)
 
-    def gpu_errors(self) -> List[Finding]:
+    def gpu_errors(self) -> Iterator[Finding]:
         def judge(gpu: GpuFacts) -> Optional[Tuple[str, str]]:
             seen = errors_of(gpu)
             return (PROBLEM if gpu.action in ("reset", "reboot") else NOTE, seen) if seen else None
@@ -572,10 +562,10 @@ def shorten(parts: List[str]) -> List[str]:
 
 
 def one_per_level(found: List[Finding]) -> List[Finding]:
-    """Merge the findings of each level: the words of all, and the fix of the first."""
+    """Merge the findings of each check and level: the words of all, and the fix of the first."""
     merged = []
-    for level in dict.fromkeys(it.level for it in found):
-        same = [it for it in found if it.level == level]
+    for key in dict.fromkeys((it.id, it.level) for it in found):
+        same = [it for it in found if (it.id, it.level) == key]
         hosts = tuple(dict.fromkeys(host for it in same for host in it.hosts)) if all(it.hosts for it in same) else ()
         merged.append(same[0]._replace(seen="; ".join(it.seen for it in same), hosts=hosts))
     return merged

@@ -142,8 +142,7 @@ def judge(hosts: Sequence[str], seen: ProbeMeasurements, *, has_container: bool)
     said = [result.problem for number in rounds for node in nodes for result in seen.of(number, node, check="nccl")]
     wrong = [line for line in said if not {"OK", "INFO"} & set(line.split())]
     found += [Finding(REDUCE, NOTE, f"NCCL's own diagnosis: {line}") for line in wrong[:1]]
-    ids = dict.fromkeys(finding.id for finding in found)
-    return [it for id_ in ids for it in one_per_level([finding for finding in found if finding.id == id_])]
+    return one_per_level(found)
 
 
 def judge_launch(entries: Iterable[Mapping[str, Any]]) -> List[Finding]:
