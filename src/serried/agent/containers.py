@@ -347,7 +347,6 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _make_point(path: str, source: str) -> None:
-    """Create a mount point for `source`: an empty folder or file."""
     if os.path.isdir(source):  # noqa: PTH112
         os.makedirs(path, mode=0o700, exist_ok=True)  # noqa: PTH103
     elif not os.path.exists(path):  # noqa: PTH110

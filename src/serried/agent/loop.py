@@ -75,7 +75,6 @@ class Loop:
         self._is_running = False
 
     def run(self) -> None:
-        """Call back until `stop` is called."""
         self._is_running = True
         while self._is_running:
             timeout = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else 3600.0

@@ -61,7 +61,6 @@ class RemoteFrame(NamedTuple):
 
 
 def encode(channel: int, kind: int, payload: bytes = b"") -> bytes:
-    """One frame, or several for a long stream."""
     parts = [payload[at : at + LONGEST] for at in range(0, len(payload), LONGEST)] or [b""]
     if len(parts) > 1 and kind in (REQUEST, EXIT):
         raise Malformed("the document is longer than a frame")

@@ -113,7 +113,6 @@ def remove_unused(path: Path, remove: Callable[[Path], None], *, dry: bool = Fal
 
 
 def is_used(path: Path) -> bool:
-    """Whether a process holds its lock now."""
     with contextlib.suppress(OSError):
         held = os.open(lock_of(path), os.O_RDWR | os.O_CLOEXEC)
         try:

@@ -78,7 +78,6 @@ class Manifest:
 
     @cached_property
     def held(self) -> int:
-        """The bytes of all files without holes."""
         return sum(entry.held for entry in self.entries)
 
     @cached_property

@@ -314,7 +314,6 @@ class Crew:
             raise problem
 
     def stop(self, problem: BaseException) -> None:
-        """Start no further task; `run` raises `problem`."""
         with self._change:
             self._problem, self._is_over = self._problem or problem, True
             self._change.notify_all()

@@ -95,7 +95,6 @@ def _scale(panel: Axes, worlds: Sequence[int], ticks: Sequence[str], label: str)
 
 
 def _best(rows: Sequence[RowResult]) -> list[RowResult]:
-    """The fastest shape for each number of ranks."""
     found: dict[int, RowResult] = {}
     for row in rows:
         best = found.get(row.point.world)

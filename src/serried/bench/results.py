@@ -252,7 +252,6 @@ def measure(status: RunStatus, point: GridPoint, *, warm_up: str, source: str = 
 def _read(
     attempt: AttemptDirectory, written: Path, point: GridPoint, warm_up: str, source: str
 ) -> tuple[RunFigures, float | None]:
-    """The figures, and when the first step was over."""
     if source:
         return _reported(source, [attempt.rank_log(0, 0)], written, point, warm_up), None
     paths = {int(path.stem.removeprefix("metrics-")): path for path in attempt.path.glob("node-*/metrics-*.jsonl")}
@@ -290,8 +289,6 @@ _SAME = 0.01
 
 @dataclass(frozen=True)
 class RowResult:
-    """A point of the grid, over its repeats."""
-
     point: GridPoint
     runs: tuple[RunFigures, ...]
     """All of its runs with synchronisation."""

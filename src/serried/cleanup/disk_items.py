@@ -305,7 +305,6 @@ def record_of(status: RunStatus, needed: str = "") -> Thing:
 
 
 def remains(known: KnownRuns) -> Iterator[Thing]:
-    """Run directories whose deletion was interrupted."""
     for experiment in (experiment for root in known.roots for experiment in _experiments(root)):
         for path in _ours(experiment, _ASIDE, stat.S_ISDIR):
             yield Thing(REMAINS, path.name, path, newest_within(path))
@@ -450,7 +449,6 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 
 def _programs_of(runs: Iterable[Path]) -> set[Path]:
-    """The files of Serried itself that run directories link to."""
     programs = set()
     for run in runs:
         for path in (RunDirectory(run).agent, RunDirectory(run).library):

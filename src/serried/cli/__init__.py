@@ -466,7 +466,6 @@ def main() -> None:
 
 
 def _status() -> int | str | None:
-    """Run the command, and return its exit status."""
     try:
         serried.main(prog_name="serried", standalone_mode=False)
     except SystemExit as end:

@@ -102,7 +102,6 @@ def results(known: dict[str, Path], names: Iterable[str], words: Sequence[str]) 
 
 
 def readable(markdown: str) -> str:
-    """Markdown, without fences, as text for a terminal."""
     markdown = re.sub(r"\s*<details>\s*<summary>(.*?)</summary>", r"\n\n#### \1\n", markdown).replace("</details>", "")
     spaced = re.sub(r"(?m)^(#+ .*)$", r"\n\1\n", re.sub(r"(?s)<!--.*?-->", "", markdown))
     return "\n\n".join("\n".join(_lines_of(block)) for block in re.split(r"\n(?:\s*\n)+", spaced.strip("\n")))

@@ -103,8 +103,6 @@ _MAY_BE_YOURS = (".env.template", ".gitignore", "README.md")
 
 @dataclass(frozen=True)
 class Draft:
-    """The files to write, and the report about them."""
-
     files: dict[str, bytes]
     summary: str
     notes: tuple[str, ...]

@@ -401,7 +401,6 @@ def request(values: Mapping[str, Any], cluster: str | None) -> Request:
 
 
 def _parameters(source: str) -> Mapping[str, Any]:
-    """Those of a trial, or of the best one of a sweep."""
     from serried.sweeps import results
 
     run, slash, number = source.rpartition("/")

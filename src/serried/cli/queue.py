@@ -360,7 +360,6 @@ def _plan(experiment: str, cluster: str | None) -> Planned:
 
 
 def _runs(jobs: Sequence[QueuedJob]) -> dict[str, tuple[str, str]]:
-    """The id and the name of the run of each job, as far as the job is Serried's."""
     ids = {job.id for job in jobs}
     found: dict[str, tuple[str, str]] = {}
     for record in index.records() if ids else []:

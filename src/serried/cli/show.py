@@ -126,7 +126,6 @@ class ShowPage:
 
     @cached_property
     def failures(self) -> Sequence[Explanation] | None:
-        """Of an array, the first tasks that failed."""
         if self.status.tasks is None:
             return None
         from serried.records.why import failures_of  # only for arrays

@@ -178,7 +178,6 @@ class _Shown:
 
 
 def _say_how(selections: Sequence[Selection], found: Sequence[RunStatus]) -> None:
-    """Print the status of each run, and the outputs of those that have ended."""
     from serried.records import outputs  # `stop` lists none
     from serried.schema.outputs import LOOKED
 

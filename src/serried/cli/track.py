@@ -334,7 +334,6 @@ class _Links:
         """The names of their event files by their own."""
 
     def add(self, chosen: Iterable[Selection]) -> None:
-        """Add links to the event files that exist by now."""
         for selection in chosen:
             for name, path in named_event_files(selection):
                 self.runs.add(selection.record.id)

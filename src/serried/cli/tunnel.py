@@ -94,8 +94,6 @@ def command(*, run: str, port: str | None, node: int | None, rank: int | None, a
 
 
 class TunnelListener:
-    """The end of a tunnel that accepts connections on a port of this machine."""
-
     def __init__(self, port: int, *, as_json: bool = False) -> None:
         """Listen on `port`; 0 means any free port. Raises UsageError."""
         try:
@@ -175,7 +173,6 @@ class TunnelListener:
         return min(self._ends - time.monotonic() - NEAR_END_SECONDS, NEAR_END_SECONDS)
 
     def _complain(self, code: str | None) -> None:
-        """Note that a connection could not be opened."""
         is_common = code in (None, "ECONNRESET", "EPIPE")
         if not is_common and time.monotonic() - self._complained > SILENT_SECONDS:
             self._complained = time.monotonic()

@@ -270,7 +270,6 @@ _ONE_OF = (_MEMORY, _PREFIX, _PROGRAM)
 
 
 def gather(files: Files, overrides: Mapping[str, Any], environ: Mapping[str, str]) -> list[Layer]:
-    """The layers of site, user and project, the weakest first."""
     return [
         *(from_document("site", document) for document in reversed(files.site)),
         *(from_document("user", document) for document in reversed(files.user)),
@@ -686,7 +685,6 @@ class Builder:
         return Staged(posixpath.join(root, source), item.to or (stem if unpack else name), unpack)
 
     def _apart(self, staged: Sequence[Staged]) -> tuple[Staged, ...]:
-        """Refuse items with equal or nested destinations."""
         places: dict[str, Staged] = {}
         for item in sorted(staged, key=lambda item: item.to.split("/")):
             parents = [item.to[: at + 1] for at, letter in enumerate(item.to + "/", -1) if letter == "/"]

@@ -407,7 +407,6 @@ class _Reader:
         return at
 
     def _end(self, operator: str) -> None:
-        """End the command, or the first line of a block."""
         if self.now is not None:
             if self.now is self.block:
                 operator = ";"
@@ -467,7 +466,6 @@ class _Reader:
 
 
 def commands(text: str) -> list[Command]:
-    """Simple commands and blocks, in the order in which they begin."""
     return _Reader(text).read()
 
 

@@ -261,7 +261,6 @@ class ReadScript:
             yield _Found("restarts", command, sentence, "limit.restarts", "5")
 
     def _of_processes(self, command: Command, words: Sequence[str]) -> Iterator[_Found]:
-        """Monitors and servers beside the ranks."""
         is_beside = self._loop[command] is not None or command in self._background
         sentence = (
             "a command runs beside the program; `beside` starts it on every node or the first, logs it, and ends it"
@@ -399,7 +398,6 @@ class ReadScript:
 
     @cached_property
     def _uses(self) -> dict[str, list[tuple[Command, int]]]:
-        """The words in which a name or a variable stands."""
         uses: dict[str, list[tuple[Command, int]]] = defaultdict(list)
         for each in self.simple:
             for at, word in enumerate(each.words):
@@ -478,7 +476,6 @@ def _is_python(words: Sequence[str]) -> bool:
 
 
 def _launches(words: Sequence[str]) -> bool:
-    """The command starts a program that may train."""
     installs = words[1:2] == ("-m",) and words[2:3] in (("pip",), ("venv",))
     return _base(words) in _LAUNCHERS or (_is_python(words) and not installs) or words[:2] == ("accelerate", "launch")
 

@@ -48,7 +48,6 @@ def names(spec: Spec) -> tuple[str, ...]:
 
 
 def argv(spec: Spec, name: str) -> list[str]:
-    """The command of one daemon, to run in the foreground."""
     if name in spec.node_names:
         slurmd = [_program("slurmd"), "-D", "-N", name]
         if not spec.own_hosts:
@@ -80,7 +79,6 @@ def outside_slurm() -> dict[str, str]:
 
 
 def prepare(spec: Spec, name: str) -> None:
-    """What a daemon needs before its first start."""
     if name == "mariadbd":
         command = [
             _program("mariadb-install-db"),

@@ -194,8 +194,6 @@ END_SECONDS = 60
 
 @dataclass(frozen=True)
 class Status:
-    """How a lab stands just now."""
-
     name: str
     directory: Path
     spec: Spec

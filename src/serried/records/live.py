@@ -184,7 +184,6 @@ class RunProgress:
 
     @property
     def data_wait(self) -> float | None:
-        """The mean share of the time for which ranks wait for data."""
         waits = [rank.data_wait for rank in self.live.listed_ranks if rank.data_wait is not None]
         return sum(waits) / len(waits) if waits else None
 

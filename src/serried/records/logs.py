@@ -290,7 +290,6 @@ def _entry_after(file: BinaryIO, position: int) -> tuple[int, dict[str, Any] | N
 
 
 def _line_start(path: Path, position: int) -> int:
-    """Where the line that contains byte `position` begins."""
     first = max(position - _LONGEST_SAMPLE, 0)
     try:
         with open_regular(path) as file:

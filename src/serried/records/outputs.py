@@ -130,7 +130,6 @@ def missing(selection: Selection, *, has_ended: bool) -> list[MissingOutputs]:
 
 
 def missing_in(end: End) -> list[MissingOutputs]:
-    """The missing outputs that an exit.json lists, one entry per node."""
     by_node: dict[tuple[int, str], list[UncopiedOutputs]] = {}
     for entry in end.missing:
         by_node.setdefault((entry.node or 0, entry.folder), []).append(entry)
@@ -180,7 +179,6 @@ def _unwritten(task: int | None, place: TaskDirectory, attempt: AttemptDirectory
 
 
 def mark_fetched(selection: Selection, fetched: MissingOutputs) -> None:
-    """Remove the entry of files that have been fetched."""
 
     def without(end: End) -> End:
         left = tuple(entry for entry in end.missing if entry.folder != fetched.folder)
@@ -196,7 +194,6 @@ def mark_fetched(selection: Selection, fetched: MissingOutputs) -> None:
 
 
 def mark_lost(selection: Selection, lost: MissingOutputs) -> None:
-    """Mark files as lost that their node does not have any more."""
 
     def as_lost(end: End) -> End:
         marked = (entry._replace(is_lost=True) if entry.folder == lost.folder else entry for entry in end.missing)

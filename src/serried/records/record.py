@@ -315,7 +315,6 @@ class Record:
         return self._of_task(self.where.trials, dict, task)
 
     def command_of(self, task: int) -> tuple[str, ...]:
-        """The command of one task, for an array whose tasks have their own."""
         return self._of_task(self.where.commands, tuple, task)
 
     def _of_task(self, path: Path, kind: Callable[[Any], Entry], task: int) -> Entry:
@@ -389,7 +388,6 @@ class Record:
     """In the same file."""
 
     def write_end(self, end: End) -> None:
-        """Write the end of the run, with a summary of its plan, for good."""
         self._check_own()
         end, summary = end._replace(run=self.id), self.summary._asdict()
         write_json(self.directory.exit, {**end.to_json(), "summary": summary})

@@ -335,8 +335,6 @@ class _Start:
 
 
 class _Exchange:
-    """One request on the wire, and what has come of it, over all connections."""
-
     def __init__(
         self, stdin: BinaryIO | None, on_output: Callable[[bytes], object], on_errors: Callable[[bytes], object]
     ) -> None:

@@ -256,7 +256,6 @@ def _enter(request: dict[str, Any], base: Path) -> None:
 
 
 def _command(request: dict[str, Any], base: Path) -> int:
-    """Become the command of a request, and return its exit status."""
     _enter(request, base)
     if line := request.get("shell"):
         os.execvp("sh", ["sh", "-c", str(line)])  # noqa: S606 - the words are the shell's own

@@ -45,8 +45,6 @@ class Lost:
 
 
 class Trace:
-    """One rank's events, in one list for each attempt."""
-
     def __init__(self, rank: int, attempts: Sequence[list[Event]]) -> None:
         self.rank = rank
         self.attempts = attempts
@@ -73,7 +71,6 @@ class Trace:
         return {event["step"]: event["batch"] for event in self.of("step") if event.get("batch")}
 
     def lost(self) -> Iterator[Lost]:
-        """Compare each stop with the beginning of the attempt after it."""
         for before, after in zip(self.attempts, self.attempts[1:]):
             stop = next((event for event in before if event["event"] == "stop"), None)
             begin = next((event for event in after if event["event"] == "begin"), None)

@@ -273,7 +273,6 @@ class GpuCount(NamedTuple):
 
 
 def count_gpus(nodes: Iterable[NodeUse]) -> list[GpuCount]:
-    """The GPUs of each type, the most common type first."""
     total, free, out, planned, most = Counter[str](), Counter[str](), Counter[str](), Counter[str](), dict[str, int]()
     for node in nodes:
         for kind, count in node.gpus.items():

@@ -125,8 +125,6 @@ class UncopiedOutputs(NamedTuple):
 
 
 class Unsaved(NamedTuple):
-    """Checkpoints that the training library could not save."""
-
     count: int  # type: ignore[assignment]  # a tuple has a method of this name
     problem: str
 
@@ -175,8 +173,6 @@ def documents_in(folder: Path) -> List[Dict[str, Any]]:
 
 
 class FailedCall(NamedTuple):
-    """A failed call of a launcher or of Python in a job script."""
-
     call: str = ""
     words: str = ""
     status: int = 0

@@ -140,7 +140,6 @@ class FetchLedger:
 
     @cached_property
     def states(self) -> Mapping[str, FrozenSet[Tuple[int, int]]]:
-        """The sizes and times of the fetched files, by path."""
         by_path: Dict[str, Set[Tuple[int, int]]] = {}
         for path, size, changed in self.fetched:
             by_path.setdefault(path, set()).add((size, changed))

@@ -207,7 +207,6 @@ def points(task: TaskDirectory, rank: int = 0) -> List[LoggedStep]:
 
 
 def values(found: Iterable[LoggedStep], name: str) -> List[float]:
-    """The numbers that were logged under a name, NaN and infinities included."""
     numbers_ = (logged_number(point.values.get(name)) for point in found)
     return [value for value in numbers_ if value is not None]
 

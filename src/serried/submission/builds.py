@@ -90,7 +90,6 @@ class Recipe:
 
     @property
     def mark(self) -> Path:
-        """The file that exists once a build is complete."""
         return self.folder / f"{self.name}.json"
 
     @property
@@ -103,7 +102,6 @@ class Recipe:
         return prefix if facts and self.is_complete(prefix) else None
 
     def forget(self) -> None:
-        """Have the next `provide` build it again."""
         self.mark.unlink(missing_ok=True)
 
     def script(self, prefix: Path) -> str:

@@ -107,7 +107,6 @@ def check(container: Container) -> None:
 
 
 def dialect(container: Container) -> str:
-    """The command-line syntax of its runtime."""
     return RUNTIMES[Path(container.runtime).name]
 
 

@@ -338,7 +338,6 @@ def establish(prepared: Prepared) -> tuple[Record, Plan]:
 
 
 def sources_directory(plan: Plan) -> Path:
-    """The folder of the project's archives."""
     return Path(plan.directory).parents[1] / "sources"
 
 

@@ -320,7 +320,6 @@ def _conda_environments(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _conda_roots(environ: Mapping[str, str]) -> list[Path]:
-    """Folders where conda itself may be installed."""
     roots = [Path(environ[name]) for name in ("MAMBA_ROOT_PREFIX", "CONDA_ROOT") if environ.get(name)]
     if environ.get("CONDA_EXE"):
         roots.append(Path(environ["CONDA_EXE"]).parent.parent)

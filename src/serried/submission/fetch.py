@@ -108,7 +108,6 @@ class FetchMatches(NamedTuple):
 
 
 def has_any(selection: Selection) -> bool:
-    """Whether the run has results or outputs to copy."""
     try:
         return bool(find_files(selection, (), Path()).entries)
     except UsageError:

@@ -182,7 +182,6 @@ class LiveOutput:
         self._logs: dict[Path, _Log] = {}
 
     def pass_on(self) -> None:
-        """Write the output since the last call."""
         pattern = "attempts/*/script.log" if self._is_script else "attempts/*/node-*/rank*.log"
         paths = [*self._run.path.glob(pattern)]
         if self._run.tasks.is_dir():
@@ -203,7 +202,6 @@ class LiveOutput:
         self._show_unfinished([(label.decode(), rest.decode("utf-8", "replace")) for label, rest in rests.items()])
 
     def finish(self) -> None:
-        """Write the rest, also an unfinished line."""
         self.pass_on()
         self._show_unfinished([])
         for log in self._logs.values():
@@ -232,7 +230,6 @@ class _Log:
         return self._lines.rest
 
     def finish(self) -> Iterator[bytes]:
-        """Yield the last lines, if they have no end."""
         os.close(self._descriptor)
         yield from map(self._labelled, self._lines.finish())
 
@@ -370,8 +367,6 @@ def open_shell(prepared: Prepared, *, now: bool, say: Say) -> int:
 
 
 class _Watch:
-    """Follows a job until it starts."""
-
     def __init__(self, scheduler: Scheduler, token: str, *, now: bool, say: Say) -> None:
         self.now, self.is_interrupted = now, False
         self._scheduler, self._token, self._say = scheduler, token, say

@@ -161,7 +161,6 @@ def recipe_of(plan: Plan, environ: Mapping[str, str], words: tuple[str, ...]) ->
 
 
 def _variables(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables of a build: those of the run, without its environment."""
     return environments.job_environment(plan.environment._replace(venv=None, conda=None), environ)
 
 
@@ -476,7 +475,6 @@ def _check_side_commands(plan: Plan) -> None:
 
 
 def _words(plan: Plan, each: Sequence[Sequence[str]]) -> list[str]:
-    """The words of all commands in which nodes fill placeholders."""
     return [*itertools.chain(plan.command, *each, *(side.command for side in plan.beside))]
 
 

@@ -103,7 +103,6 @@ class SentFile(NamedTuple):
 
     @property
     def is_valid(self) -> bool:
-        """Are these the values of a file or a link?"""
         is_file = stat.S_ISREG(self.mode) and re.fullmatch(r"[0-9a-f]{64}", self.content) and self.size >= 0
         return bool(is_file or (stat.S_ISLNK(self.mode) and self.content and "\0" not in self.content))
 
@@ -593,7 +592,6 @@ class Revision(NamedTuple):
 
     @property
     def is_dirty(self) -> bool:
-        """Do tracked files differ from the commit?"""
         return bool(self.diff)
 
 
@@ -667,7 +665,6 @@ def redirect(survey: Survey, site_folders: Sequence[Path]) -> tuple[str, ...]:
 
 
 def site_folders(prefix: Path) -> list[Path]:
-    """The folders of packages below an environment's prefix."""
     folders = [*prefix.glob("lib/python3*/site-packages"), *prefix.glob("lib/python3*/dist-packages")]
     return sorted(folder for folder in folders if folder.is_dir())
 

@@ -186,7 +186,6 @@ class SweepDefinition:
 
     @property
     def distinct(self) -> int:
-        """The number of trials with different parameters."""
         if self.id:
             return self.run_cap or 0
         if not self.random_parameters:
@@ -218,7 +217,6 @@ class SweepDefinition:
 
     @property
     def random_parameters(self) -> dict[str, Parameter]:
-        """Those whose values are drawn."""
         return {name: parameter for name, parameter in self.parameters.items() if name not in self._grid}
 
     def trials(self, first: int = 0) -> Iterator[Trial]:

@@ -68,8 +68,6 @@ class TrialResult:
 
 @dataclass(frozen=True)
 class SeedGroup:
-    """The trials with the same parameters and different seeds."""
-
     parameters: Trial
     values: tuple[float, ...]
     """Of the trials that logged the metric."""
@@ -236,7 +234,6 @@ def _trials(status: RunStatus, sweep: Sweep) -> Iterable[TrialResult]:
 
 
 def _value(place: TaskDirectory, sweep: Sweep) -> float | None:
-    """The metric as logged, printed or written last."""
     if not sweep.source:
         return series.last_value(place, sweep.metric)
     attempts = [place.attempt(number) for number in reversed(attempt_numbers(place))]

@@ -169,7 +169,6 @@ def _of(shown: int, total: int) -> str:
 
 
 def _outliers(items: Sequence[_Item], most: int, value: Callable[[_Item], float]) -> list[_Item]:
-    """All if there are few; else those whose value is farthest from the median, in the order given."""
     if len(items) <= most:
         return list(items)
     middle = statistics.median(map(value, items))

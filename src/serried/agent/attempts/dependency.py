@@ -109,7 +109,6 @@ class _Task(NamedTuple):
         )
 
     def its(self, entries: Sequence[str]) -> str:
-        """The entry for its job, of one entry for each job of the array."""
         is_several = self.number is not None and len(entries) > 1
         return entries[successor_commands.part_of(self.offsets, self.number or 0) if is_several else 0]
 

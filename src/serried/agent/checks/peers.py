@@ -206,7 +206,6 @@ def _ask(channel: SignedChannel, text: str, seconds: float) -> Optional[Message]
 
 
 def _unacknowledged(connection: socket.socket) -> int:
-    """The bytes that the other end has not acknowledged."""
     import fcntl
 
     return int.from_bytes(fcntl.ioctl(connection, _UNACKNOWLEDGED, bytes(4)), sys.byteorder)

@@ -185,8 +185,6 @@ def _exported(export: str, environ: Mapping[str, str]) -> Dict[str, str]:
 
 
 class LocalStep:
-    """The tasks of a step, from their start to the end of the last."""
-
     def __init__(self, step: Step, number: int, host: str) -> None:
         self._step, self._number, self._host = step, number, host
         self._loop = Loop()

@@ -430,7 +430,6 @@ class RemoteCommands:
         self._send(node, {"do": ToNode.REMOTE_RUN, "id": [self._place.node, self._count], "command": text})
 
     def cancel(self, connection: local_socket.LocalSocket) -> None:
-        """End the commands of a program that has disconnected."""
         for number, (waiting, node) in list(self._waiting.items()):
             if waiting is connection:
                 del self._waiting[number]

@@ -128,7 +128,6 @@ def _tidy_shared(
 
 
 def has_any(room: Path) -> bool:
-    """There may be something for `sweep` to delete."""
     directories = (room / name for name in (folder.JOBS, folder.IMAGES, folder.DATA))
     return bool(_names(room / folder.TRASH)) or any(
         not locks.is_used(path) for directory in directories for path in locks.things(directory)

@@ -114,7 +114,6 @@ class AttemptEvidence(NamedTuple):
 
     @property
     def launcher_lines(self) -> List[str]:
-        """The last lines of the scheduler's launcher of the agents."""
         return [line for event in self.all(JournalEvent.AGENT_LAUNCHER_EXITED) for line in event["said"]]
 
     @property
@@ -140,7 +139,6 @@ class AttemptEvidence(NamedTuple):
 
     @property
     def are_all_ended(self) -> bool:
-        """Whether every rank ended by itself, as far as is known."""
         exits = self.exits
         return len(exits) == self.world_size and not any(exit_.ended_by_us for exit_ in exits)
 

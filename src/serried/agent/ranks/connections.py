@@ -148,7 +148,6 @@ def _end(text: str) -> End:
 
 
 def _sockets(leader: int, children: Dict[int, List[int]]) -> Set[str]:
-    """The inodes of the open sockets of a rank and its descendants."""
     sockets: Set[str] = set()
     waiting = [leader]
     while waiting:

@@ -93,7 +93,6 @@ class Ranks:
 
     @property
     def have_ended(self) -> bool:
-        """Whether no rank runs or will start."""
         return not self._running
 
     @property
@@ -314,7 +313,6 @@ def _open_input(path: str) -> int:
 
 
 def _with_problem(exit_: Exit, problem: Sequence[Any], attempt: Attempt) -> Exit:
-    """The exit of a rank whose program could not be started."""
     stage, number = problem
     because = os.strerror(number).lower()
     if stage == "directory":

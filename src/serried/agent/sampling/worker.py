@@ -459,8 +459,6 @@ class Measured:
 
 
 class OpenPeriod:
-    """Samples of a period, as one line of `samples.jsonl`."""
-
     def __init__(self, began_at: float) -> None:
         self.began_at = began_at
         """On the monotonic clock."""
@@ -475,7 +473,6 @@ class OpenPeriod:
         self.add_ranks(ranks)
 
     def add_ranks(self, ranks: Mapping[int, Quantities]) -> None:
-        """Add what ranks have reported since the last sample."""
         self._add_each("ranks", ranks)
 
     def _add_each(self, group: str, measured: Mapping[int, Quantities]) -> None:
@@ -567,7 +564,6 @@ class Sampler:
         return [{"event": ToHead.SAMPLE, **self._entry(node, gpus, ranks)}, *answers]
 
     def finish(self, now: float) -> None:
-        """Write what ranks have reported last."""
         self.sample(now)
         self._write_period(now)
 

@@ -235,7 +235,6 @@ _BIT = 1 << (SIGNAL - 1)
 
 
 def _mask(status: bytes, *names: bytes) -> int:
-    """The signals in the lines `names` of /proc/PID/status."""
     mask = 0
     for line in status.splitlines():
         if line.startswith(names):

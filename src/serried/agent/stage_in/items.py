@@ -281,7 +281,6 @@ class CacheSlot:
             locks.live(self.path)
 
     def close(self) -> None:
-        """Unlock the item, or delete it if it is incomplete."""
         if self._lock >= 0:
             if not self.is_filled:
                 tree.remove(self._part)

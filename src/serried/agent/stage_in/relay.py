@@ -114,7 +114,6 @@ class DataServer:
 
 
 def serve(wire: Wire, items: Sequence[StagedItem]) -> None:
-    """Answer one node until it disconnects."""
     with contextlib.suppress(*ENDED):
         while True:
             wire.await_request()
@@ -340,7 +339,6 @@ class Wire:
         self.send(kind, json.dumps(words).encode())
 
     def send_file(self, kind: bytes, body: bytes, file: int, offset: int, length: int) -> None:
-        """Send a part of an open file, inside the kernel."""
         self._socket.sendall(self._frame(kind, body, length), socket.MSG_MORE)
         while length:
             sent = os.sendfile(self._socket.fileno(), file, offset, length)
@@ -558,7 +556,6 @@ class _WritePool:
                     self.problem = problem
 
     def join(self) -> None:
-        """Wait until all submitted files are written."""
         for _ in self._threads:
             self._batches.put(None)
         for thread in self._threads:

@@ -659,12 +659,10 @@ class Stager:
         }
 
     def end_serving(self) -> None:
-        """No other node will request data."""
         for item in self.items:
             item.end_serving()
 
     def release(self) -> None:
-        """The ranks have ended, or will not start."""
         archives.end()
         for item in self.items:
             item.release()

@@ -95,7 +95,6 @@ class JobFolder:
         return files.read_json(self.path / "job.json")
 
     def commit(self, name: str, tasks: Sequence[str], *, hears_signals: bool = True) -> None:
-        """Make the job exist, with this process as its supervisor."""
         about = {
             "schema": 1,
             "name": name,

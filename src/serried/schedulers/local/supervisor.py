@@ -451,7 +451,6 @@ def available_slots(request: JobRequest) -> tuple[str, ...]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Become the supervisor of the job that `words` request."""
     root = jobs.root()
     request = commands.parse([*commands.COMMAND, *words])
     try:

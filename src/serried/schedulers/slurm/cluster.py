@@ -101,7 +101,6 @@ def _asker(environ: Mapping[str, str], command: Command, seconds: float = ASKING
 
 
 def _without_formats(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without the user's own formats for `sinfo`."""
     return {name: value for name, value in environ.items() if not name.startswith("SINFO_")}
 
 

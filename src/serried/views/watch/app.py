@@ -123,8 +123,6 @@ class Grid(DataTable[Text]):
 
 
 class MeterLine(Horizontal):
-    """A bar, and what it means in words."""
-
     def __init__(self, label: str) -> None:
         self.bar, self.words = ProgressBar(total=1.0, show_eta=False), Static()
         super().__init__(Label(f" {label}  "), self.bar, self.words)
