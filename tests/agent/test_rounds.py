@@ -209,7 +209,7 @@ def test_a_node_where_ranks_failed_in_two_rounds_is_bad_but_not_one_that_lost_a_
         (KILLED, "n1", 1), (NCCL, "n2", 2), (NCCL, "n2", 3), (Reason.SILENCE, "", 4), (Reason.SILENCE, "", 5)
     )
     assert rounds.bad_hosts == {}
-    rounds.failures.append(rounds.failures[0])
+    rounds.failures.append(after((Reason.SILENCE, "n1", 6)).failures[0])
     assert rounds.bad_hosts == {"n1": "ranks failed there in 2 rounds"}
 
 

@@ -24,6 +24,7 @@ class NodeChecks:
     def __init__(self, loop: Loop, attempt: Attempt, index: int, folder: Folder, send: Callable[..., None]) -> None:
         self._loop, self._attempt, self._index, self._folder, self._send = loop, attempt, index, folder, send
         self._process: Optional[HelperProcess] = None
+        self._again: Optional[HelperProcess] = None
         self._has_facts = False
         self._answer: Optional[Callable[[str], None]] = None
         self._ports: List[str] = []
@@ -67,15 +68,14 @@ class NodeChecks:
         if not (is_suspect or plan.allocation.gpus):
             on_answer("")
             return
-        self.end()
         try:
-            self._process = HelperProcess(self._loop, "check", (), self._on_answer)
+            self._again = HelperProcess(self._loop, "check", (), self._on_answer)
         except OSError as error:
             system.log(f"cannot look at this node again: {error}")
             on_answer("")
             return
         self._answer = on_answer
-        self._process.send(
+        self._again.send(
             {
                 "do": ToHelper.CHECK_AGAIN,
                 "has_gpus": bool(plan.allocation.gpus),
@@ -89,12 +89,12 @@ class NodeChecks:
 
     def _on_answer(self, message: Optional[Message]) -> None:
         on_answer, self._answer = self._answer, None
-        if on_answer:
-            self.end()
+        if on_answer and self._again:
+            self._again.kill()
             on_answer(message["unfit"] if message else "")
 
     def on_message(self, message: Message) -> None:
-        if self._process and not self._answer and message["do"] == ToNode.CHECK_PEERS:
+        if self._process and message["do"] == ToNode.CHECK_PEERS:
             if message["peers"] is None:
                 self.end()
             else:

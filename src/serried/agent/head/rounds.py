@@ -32,7 +32,7 @@ PAUSE_SECONDS = (0.0, 15.0, 60.0)
 """Before a round, by the number of rounds that saved nothing new. The file system and the network may need the time."""
 MOST_OF_A_NODE = 2
 """So many failures of ranks on one node show that the node is bad."""
-OF_ITS_NODE = frozenset({Reason.SIGNAL, Reason.CUDA_KERNEL})
+OF_ITS_NODE = frozenset({Reason.SIGNAL, Reason.CUDA_KERNEL, Reason.SILENCE})
 """Failures that point to the rank's own node. A broken connection may be the fault of either end."""
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGBUS, signal.SIGSEGV)
 """Signals that a program seldom causes itself. A shell or launcher that started the program returns them plus 128."""
@@ -143,9 +143,9 @@ class Rounds:
     @property
     def bad_hosts(self) -> Dict[str, str]:
         """The nodes that are not to be used again, and why."""
-        blamed = Counter(failure.host for failure in self.failures if failure.code in OF_ITS_NODE)
-        often = {host: f"ranks failed there in {times} rounds" for host, times in blamed.items()}
-        return {**{host: why for host, why in often.items() if blamed[host] >= MOST_OF_A_NODE}, **self.unfit}
+        blamed = Counter(failure.host for failure in self.failures if failure.host and failure.code in OF_ITS_NODE)
+        often = [(host, times) for host, times in blamed.items() if times >= MOST_OF_A_NODE]
+        return {**{host: f"ranks failed there in {times} rounds" for host, times in often}, **self.unfit}
 
     @property
     def pause_seconds(self) -> float:
