@@ -116,6 +116,12 @@ _RUNS: Shape = {"schema": "i", "runs": ["#run"]}
 _WHY: Shape = {"meaning": "s?", "advice_for": "s?", "advice": ["s"], "first_failure": ("#failure",), "tail": ["s"]}
 _WHY |= {"asked_by": "s?", "checks": ["#finding"], "failures": (["#failed_task"],)}
 _SHOW: Shape = {"plan": "o?", "source": "o?", "submissions": ["o"], "config": "o?", "tried_out": "o?"}
+_TIME: Shape = dict.fromkeys(("goodput", "goodput_without_queue"), "n?")
+_TIME |= {
+    f"{name}_seconds": "n"
+    for name in ("total", "steps", "queue", "start", "check", "hang", "repeated", "stop", "unknown")
+}
+_SHOW |= {"time": (_TIME,)}
 _SHOW |= {"attempts": ["o"], "missing": ["o"], "timeline": ["o"], "files": {"*": "s"}, "outputs": "o?"}
 _PLAN: Shape = {"schema": "i", "plan": "o", "commands": "a?", "argv": ["s"], "jobs?": "a", "environment": ["s"]}
 _PLAN |= {"script": "s", "setup": "s?", "user_script": "s?", "snapshot": "a?", "warnings": ["s"], "notes": ["s"]}
@@ -188,7 +194,14 @@ _USAGE |= dict.fromkeys(("has_default_memory", "has_default_cpus", "has_whole_no
 _USAGE |= dict.fromkeys(("gpu_busy", "gpu_memory", "power", "cpu", "node_memory"), "a?")
 _USAGE |= dict.fromkeys(("gpu_memory_total", "power_cap", "cpus_per_node", "memory_per_node"), "n?")
 _SPREAD: Shape = {"kind": "s", "count": "i", "median": "n", "extreme": "n", "where": "s", "host": "s"}
-_USAGE |= {"samples_per_second": "n?", "measured?": "o", "spread?": [_SPREAD], "notes?": ["#note"]}
+_USAGE |= {
+    "samples_per_second": "n?",
+    "recovered": "s?",
+    "time": (_TIME,),
+    "measured?": "o",
+    "spread?": [_SPREAD],
+    "notes?": ["#note"],
+}
 _SETTING: Shape = {"key": "s", "value": "x", "text": "s", "origin": "s", "source": "s", "meaning?": "s"}
 _LOGIN: Shape = {"name": "s", "host": "s", "open": "b", "prompts": "b?"}
 _LOGIN |= dict.fromkeys(("mode", "node", "reason", "since"), "s?")

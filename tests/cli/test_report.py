@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from building import as_json
+from building import CREATED, as_json
 from sampled import GIB, a_gpu, a_rank, write_samples
+from serried.records.goodput import TimeSpent
 from serried.schema.plan import ReportSettings
 
 USUAL = {"nodes": 2, "ranks": 2, "gpus": 2, "cpus": 16, "memory_mb": 128 * 1024, "time_seconds": 36000}
@@ -90,6 +91,50 @@ def test_the_json_of_a_run(serried, measured):
     expected = {"kind": "step-time", "count": 4, "median": 0.25, "extreme": 0.4, "where": "rank 3 on n2", "host": "n2"}
     assert run["spread"][0] == expected
     assert [gpu["rank"] for gpu in run["measured"]["gpus"]] == [0, 1, 2, 3]
+
+
+@pytest.fixture
+def recovered(make):
+    """A run that waited 59 s in the queue, and repeated two of its steps after a failure."""
+    run, began = make(), CREATED + 60
+    why = {"round": 2, "code": "signal", "message": "rank 1 on n2 was killed by signal 9"}
+    events = {20: ["go"], 84: ["rank-failed", "stopping"], 90: ["round"], 91: ["go"], 150: ["all-over"]}
+    entries = [{"t": began + t, "event": event} for t, found in events.items() for event in found]
+    run.journal(*({**it, **(why if it["event"] == "round" else {})} for it in entries))
+    run.ending(ended="2026-11-18T11:10:20Z", conditions=[{"code": "recovered", "message": "recovered once: rank 1"}])
+    path = run.attempt().metrics(0, 0)
+    path.parent.mkdir()
+    lines = [{"t": began + 40 + 10 * step, "step": 1 + step, "loss": 0.1} for step in range(5)]
+    lines += [{"t": began + 94, "resumed": 3}]
+    lines += [{"t": began + 105 + 10 * step, "step": 4 + step, "loss": 0.1} for step in range(5)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"t": 1795000')
+    return run
+
+
+@pytest.mark.usefixtures("recovered")
+def test_show_and_report_say_what_failures_cost(serried):
+    page, report = serried("show", "last").out, serried("report", "last").out
+    assert "  goodput     39% of 3m39s since submission, 53% without the queue\n" in page
+    assert "  lost time   queue 59s, start 34s, repeated steps 24s, stop 17s\n" in page
+    assert "  warning      recovered once: rank 1\n" in report
+    assert (
+        "goodput 39 % of 3m39s since submission, 53 % without the queue\n"
+        "  steps        [||||||||||                ]  39 %  1m25s\n"
+        "  queue        [|||||||                   ]  27 %  59s\n"
+        "  start        [||||                      ]  16 %  34s\n"
+        "  repeated     [|||                       ]  11 %  24s\n"
+        "  stop         [||                        ]   8 %  17s\n"
+    ) in report
+    spent = TimeSpent(steps=85, queue=59, start=34, repeated=24, stop=17).to_json()
+    for command in ("show", "report"):
+        assert as_json(serried(command, "last", "--json").out)["runs"][0]["time"] == spent
+
+
+def test_without_steps_show_says_what_is_known(serried, make):
+    make().journal({"t": CREATED + 70, "event": "go"}, {"t": CREATED + 650, "event": "all-over"}).ending()
+    page = serried("show", "last").out
+    assert "  goodput     unknown without steps; ranks ran 88% of 10m59s since submission\n" in page
+    assert "  lost time   queue 59s, start 10s, stop 10s\n" in page
 
 
 def test_several_runs_are_a_table(serried, measured, make):

@@ -20,6 +20,7 @@ def test_a_failed_run_on_one_screen(serried, make):
     run.journal(
         {"t": T + 1, "event": "connected", "node": 0, "host": "n1"},
         {"t": T + 1.2, "event": "connected", "node": 1, "host": "n2"},
+        {"t": T + 1.5, "event": "go"},
         {"t": T + 10, "event": "stopping", "reason": "failure", "because": "rank 3 on n2"},
     )
     run.journal({"t": T + 2, "event": "started", "rank": 0}, {"t": T + 2, "event": "started", "rank": 1}, node=0)
@@ -46,6 +47,8 @@ def test_a_failed_run_on_one_screen(serried, make):
         f"  source      {Path.cwd()}\n"
         "  nodes       n1, n2\n"
         "  ran         10m00s\n"
+        "  goodput     unknown without steps; ranks ran 1% of 10m59s since submission\n"
+        "  lost time   stop 9m50s, queue 59s, start 1s\n"
         "  exit code   1\n"
         "\n"
         "timeline\n"

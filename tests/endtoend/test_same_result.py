@@ -115,5 +115,10 @@ def test_ranks_that_start_again_after_a_kill_learn_what_an_uninterrupted_run_lea
         ranks = [[entry for entry in map(json.loads, rank) if "loss" in entry] for rank in lines]
         curves.append([{entry["step"]: entry["loss"] for entry in rank} for rank in ranks])
     assert "recovered once: rank 1" in end["message"]
+    spent = json.loads(local.serried("show", run, "--json").stdout)["runs"][0]["time"]
+    parts = {name: spent[name] for name in spent if name.endswith("_seconds")}
+    assert parts.pop("total_seconds") == pytest.approx(sum(parts.values()), abs=0.01)
+    assert min(parts["steps_seconds"], parts["start_seconds"], parts["repeated_seconds"], spent["goodput"]) > 0
+    assert parts["unknown_seconds"] == 0
     assert len(curves[0][0]) == 32
     assert curves[1] == curves[0]

@@ -11,7 +11,7 @@ import serried
 from building import RunOnDisk
 from serried.base.errors import UsageError
 from serried.schema.layout import RunDirectory
-from serried.schema.series import Entry, Follower, last_value, logged_number, number, parse, points, ranks, values
+from serried.schema.series import Entry, Follower, done, last_value, logged_number, number, parse, points, ranks, values
 from tables import for_each
 
 
@@ -169,3 +169,25 @@ def test_python_reads_them_of_a_run_and_of_a_task(tmp_path):
     assert [row["loss"] for row in serried.find("a3k9x7/7").metrics()] == [0.25]
     with pytest.raises(UsageError, match="is an array"):
         serried.find("a3k9x7").metrics()
+
+
+def test_steps_that_were_done_again_are_known_as_such(tmp_path):
+    place = RunDirectory(tmp_path)
+    first = [*({"t": 1.0 + step, "step": step} for step in (1, 2, 3, 4)), {"t": 5.5, "step": 4, "lr": 0.1}]
+    write(place, 1, [*first, {"t": 6.0, "resumed": 2}, {"t": 9.0, "step": 3}], rest='{"t": 10.0, "step": 4')
+    write(place, 2, [{"t": 20.0, "resumed": 3}, {"loss": 0.1, "step": 5, "t": 21.0}, {"t": 22.0, "total_steps": 9}])
+    assert [tuple(it) for it in done([(place.attempt(number).metrics(0, 0), number) for number in (1, 2, 3)])] == [
+        (1, 2.0, 1, 1, True),
+        (1, 3.0, 2, 1, True),
+        (1, 4.0, 3, 1, False),
+        (1, 5.5, 4, 1, False),
+        (1, 9.0, 3, 1, True),
+        (2, 21.0, 5, 2, True),
+    ]
+
+
+def test_of_many_steps_one_a_second_is_kept_with_their_number(tmp_path):
+    place = RunDirectory(tmp_path)
+    write(place, 1, [{"t": 100 + step / 8, "step": step} for step in range(1, 10_041)])
+    steps = done([(place.attempt(1).metrics(0, 0), 1)])
+    assert (len(steps), sum(it.steps for it in steps), steps[-1].step) == (10_005, 10_040, 10_040)

@@ -16,6 +16,7 @@ from serried.base.files import read_json
 from serried.base.text import counted, duration, local_time
 from serried.cli import run_view
 from serried.records import outputs
+from serried.records.goodput import TimeSpent, time_spent_of
 from serried.records.index import Selection
 from serried.records.logs import smoke_result
 from serried.records.record import RecordUnreadable, Summary, jobs_text
@@ -147,6 +148,14 @@ class ShowPage:
         }
 
     @cached_property
+    def time(self) -> TimeSpent | None:
+        """None for a whole array."""
+        if self.selection.is_array:
+            return None
+        ended = self.status.verdict.since if self.status.has_ended else None
+        return time_spent_of(self.selection.record, self.selection.task, now=time.time(), ended=ended)
+
+    @cached_property
     def events(self) -> list[Event]:
         verdict = None if self.selection.is_array else self.status.verdict
         return timeline(self.selection.record, self.selection.task, verdict)
@@ -174,6 +183,7 @@ class ShowPage:
                 for attempt in self.attempts
             ],
             "missing": [each.to_json() for each in self.missing],
+            "time": self.time and self.time.to_json(),
             "timeline": [event.to_json() for event in self.events],
             "files": dict(self.files()),
             "failures": failures,
@@ -242,6 +252,7 @@ class ShowPage:
             ("missing", "; ".join(each.text for each in self.missing)),
             ("nodes", ", ".join(status.node_names)),
             ("ran", f"{duration(status.seconds)}{last}" if status.seconds is not None else ""),
+            *run_lines.goodput_facts(self.time),
             ("exit code", str(code) if status.has_ended and code is not None else ""),
         ]
 

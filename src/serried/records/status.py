@@ -797,7 +797,11 @@ def keep_end(status: RunStatus, evidence: Evidence, now: float) -> RunStatus:
 
             found = samples.measured_of(samples.read(record.where))
             if found.nodes:
-                write_text(record.directory.usage, json.dumps(found.to_json(), separators=(",", ":")) + "\n")
+                from serried.records.goodput import time_spent_of
+
+                spent = time_spent_of(record, None, now=now, ended=verdict.since)
+                kept = {**found.to_json(), "time": spent and spent.to_json()}
+                write_text(record.directory.usage, json.dumps(kept, separators=(",", ":")) + "\n")
         record.write_end(end)
     return status
 

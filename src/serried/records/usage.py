@@ -19,9 +19,10 @@ from serried.base.errors import ConfigError
 from serried.base.files import read_json
 from serried.base.text import counted, iso, show_duration
 from serried.records import index, samples
+from serried.records.goodput import TimeSpent, time_spent_of
 from serried.records.record import Record, RecordUnreadable
 from serried.records.samples import GpuFigures, Measurements, NodeFigures, Range, RankFigures, combined, measured_of
-from serried.records.status import RunStatus, claimed_at, latest_attempt
+from serried.records.status import RunStatus, claimed_at, latest_attempt, warnings_of
 from serried.records.why import explain
 from serried.schema import names
 from serried.schema.plan import Plan
@@ -101,6 +102,10 @@ class Usage:
     """Other tasks share its request."""
     needed_gpu_memory: bool = False
     """It ran out of the memory of a GPU."""
+    recovered: str | None = None
+    """How often its ranks started again, and why."""
+    time: TimeSpent | None = None
+    """None in a table of runs."""
 
     @property
     def has_ended(self) -> bool:
@@ -237,6 +242,7 @@ class Usage:
             "ended": iso(self.ended),
             "node_names": list(self.node_names),
             "missing": self.missing or None,
+            "time": self.time and self.time.to_json(),
             "gpu_busy": self.busy,
             "gpu_memory": self.gpu_memory,
             "gpu_memory_total": self.gpu_memory_total,
@@ -372,6 +378,7 @@ def usage_with(status: RunStatus, now: float, measured: Measurements, spelling: 
     with contextlib.suppress(RecordUnreadable):
         own = record.plan_of(task)
         command = own.command[0] if own.shell else shlex.join(own.command)
+    said = status.verdict.conditions if status.has_ended else warnings_of(status)
     may_lack_gpu_memory = status.state in (names.OUT_OF_MEMORY, names.FAILED)  # programs end with an error of their own
     return Usage(
         id=status.id,
@@ -401,6 +408,7 @@ def usage_with(status: RunStatus, now: float, measured: Measurements, spelling: 
         spelling=spelling,
         mute=plan.report.mute,
         is_task=task is not None,
+        recovered=next((each.message for each in said if each.code == Reason.RECOVERED), None),
         needed_gpu_memory=may_lack_gpu_memory and explain(status).reason is Reason.GPU_MEMORY,
     )
 
@@ -408,7 +416,10 @@ def usage_with(status: RunStatus, now: float, measured: Measurements, spelling: 
 def whole_usage(status: RunStatus, now: float) -> Usage:
     """As `usage_of`, and compared with an earlier run."""
     usage = usage_of(status, now)
-    return usage if status.task is not None else dataclasses.replace(usage, peer=_peer_of(usage, status.record))
+    ended = status.verdict.since if status.has_ended else None
+    spent = time_spent_of(status.record, status.task, now=now, ended=ended)
+    peer = _peer_of(usage, status.record) if status.task is None else None
+    return dataclasses.replace(usage, peer=peer, time=spent)
 
 
 def _measured_in(record: Record, task: int | None, most_lines: int) -> Measurements:

@@ -17,6 +17,7 @@ import contextlib
 import json
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
@@ -32,6 +33,7 @@ _LARGEST, _LARGEST_STEP = 1e300, 1 << 53
 """Sums of larger numbers would be infinite, and a browser has no larger integers."""
 _NUMBERS = frozenset((int, float))
 _CHUNK = 1 << 20
+_MANY = 10_000
 
 
 class Entry(NamedTuple):
@@ -203,6 +205,49 @@ def points(task: TaskDirectory, rank: int = 0) -> List[LoggedStep]:
             found[-1] = point._replace(t=t, values={**found[-1].values, **point.values})
         else:
             found.append(point)
+    return found
+
+
+class DoneStep(NamedTuple):
+    """A logged step as it was done, also if its result was lost."""
+
+    attempt: int
+    t: float
+    step: int
+    steps: int = 1
+    """How many were done since the logged step before it."""
+    is_kept: bool = True
+    """No later attempt or round did it again."""
+
+
+def done(files: Iterable[Tuple[Path, int]]) -> List[DoneStep]:
+    """The steps in files of one rank, each with its attempt, in order: also those that were repeated later.
+
+    Of many steps, the last within a second stands for all of them.
+    """
+    usual = re.compile(rb'\{"t": ([0-9.]+), "step": ([0-9]{1,15})[,}]')  # much faster than JSON
+    found: List[DoneStep] = []
+    resumes, second = Resumes(), 0.0
+    for path, attempt in files:
+        with contextlib.suppress(OSError), open_regular(path) as file:
+            has_begun = False  # then a step takes none back
+            for line in file:
+                match = usual.match(line)
+                entry = None if match and has_begun else parse(line)
+                last = resumes.last_kept(path, entry) if entry else None
+                has_begun = bool(match) or (has_begun and not (entry and entry.resumed is not None))
+                if last is not None:
+                    found = [it if it.step <= last else it._replace(is_kept=False) for it in found]
+                t, step = (
+                    (float(match[1]), int(match[2])) if match else (entry.t, entry.step) if entry else (None, None)
+                )
+                if t is None or step is None:
+                    continue
+                if last is None and found and (step == found[-1].step or (t < second + 1.0 and len(found) > _MANY)):
+                    found[-1] = DoneStep(attempt, t, step, found[-1].steps + step - found[-1].step)
+                else:
+                    second, before = t, found[-1].step if found and last is None else last
+                    found.append(DoneStep(attempt, t, step, 1 if before is None else max(step - before, 1)))
     return found
 
 

@@ -10,7 +10,7 @@ from serried.base.text import counted, duration, local_time, show_minutes
 from serried.records.rules import SHORTEST_SECONDS, Note
 from serried.records.samples import GpuFigures
 from serried.records.usage import DATA_WAIT, GPU_BUSY, GPU_POWER, RANK_MEMORY, STEP_TIME, Spread, Usage, amount, spreads
-from serried.views import console
+from serried.views import console, run_lines
 from serried.views.console import Cell
 from serried.views.text import fit, printable, wrapped
 
@@ -33,7 +33,7 @@ def page(usage: Usage, found: Sequence[Note]) -> list[str]:
     for label, text in _facts(usage):
         lines += console.behind(f"  {label.ljust(_LABEL)} ", text) if text else []
     lines += ["", console.style("use", "head"), *_bars(usage)]
-    lines += _nodes(usage)
+    lines += [*_goodput(usage), *_nodes(usage)]
     found_spreads = spreads(usage)
     if found_spreads:
         rows = [
@@ -69,6 +69,7 @@ def _facts(usage: Usage) -> list[tuple[str, str]]:
         ("ended", local_time(usage.ended) if usage.ended else ""),
         ("GPUs", ", ".join(sorted({gpu.name for gpu in measured.gpus if gpu.name}))),
         ("measured", _quality(usage)),
+        ("warning", printable(usage.recovered or "")),
     ]
 
 
@@ -114,6 +115,17 @@ def _bars(usage: Usage) -> list[str]:
         text = duration(seconds)
         lines.append(_share("time", seconds, limit, f"{text} of {duration(limit)}") if limit else _plain("time", text))
     return lines or ["  nothing was measured"]
+
+
+def _goodput(usage: Usage) -> list[str]:
+    """Where the time went since the submission."""
+    spent = usage.time
+    if spent is None or not spent.total:
+        return []
+    (_, shares), _ = run_lines.goodput_facts(spent)
+    parts = {"steps": spent.steps, "ranks": spent.unknown, **spent.lost}
+    rows = [_share(name, seconds, spent.total, duration(seconds)) for name, seconds in parts.items() if seconds]
+    return ["", *console.behind(f"{console.style('goodput', 'head')} ", shares.replace("%", " %")), *rows]
 
 
 def _share(label: str, value: float, total: float, text: str) -> str:

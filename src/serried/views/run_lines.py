@@ -23,6 +23,7 @@ from serried.views.console import Cell
 from serried.views.text import harmless, overwritten, printable, wrapped
 
 if TYPE_CHECKING:
+    from serried.records.goodput import TimeSpent
     from serried.records.live import LiveNode, RunProgress
     from serried.records.why import Explanation
 
@@ -270,6 +271,23 @@ def progress_facts(progress: RunProgress) -> list[tuple[str, str]]:
     if 1 < len(nodes) <= _FEW_NODES:
         shown += [("" if at else "by node", _node(node)) for at, node in enumerate(nodes)]
     return shown
+
+
+LOST = {"repeated": "repeated steps"}
+"""Words for causes of lost time that do not speak for themselves."""
+
+
+def goodput_facts(spent: TimeSpent | None) -> list[tuple[str, str]]:
+    """`(label, text)` for a page."""
+    if spent is None:
+        return []
+    all_time = f"of {duration(spent.total)} since submission"
+    lost = ", ".join(f"{LOST.get(cause, cause)} {duration(seconds)}" for cause, seconds in spent.lost.items())
+    if spent.goodput is None or spent.goodput_without_queue is None:
+        ran = f"ranks ran {spent.unknown / spent.total:.0%} {all_time}" if spent.total else ""
+        return [("goodput", f"unknown without steps; {ran}"), ("lost time", lost)]
+    shares = f"{spent.goodput:.0%} {all_time}, {spent.goodput_without_queue:.0%} without the queue"
+    return [("goodput", shares), ("lost time", lost)]
 
 
 def _step(progress: RunProgress) -> str:
