@@ -10,7 +10,7 @@ import pytest
 
 from building import CREATED, as_json
 from sampled import GIB, a_gpu, a_rank, write_samples
-from serried.records.goodput import TimeSpent
+from serried.records.timeline import TimeSpent
 from serried.schema.plan import ReportSettings
 
 USUAL = {"nodes": 2, "ranks": 2, "gpus": 2, "cpus": 16, "memory_mb": 128 * 1024, "time_seconds": 36000}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from serried.records.goodput import AttemptTimes, TimeSpent, time_spent
+from serried.records.timeline import AttemptTimes, TimeSpent, time_spent
 from serried.schema.series import DoneStep
 from tables import for_each
 

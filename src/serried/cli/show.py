@@ -16,12 +16,21 @@ from serried.base.files import read_json
 from serried.base.text import counted, duration, local_time
 from serried.cli import run_view
 from serried.records import outputs
-from serried.records.goodput import TimeSpent, time_spent_of
 from serried.records.index import Selection
 from serried.records.logs import smoke_result
 from serried.records.record import RecordUnreadable, Summary, jobs_text
 from serried.records.status import RunStatus, statuses_of, task_of, warnings_of
-from serried.records.timeline import AttemptRecord, Event, ScriptLaunch, attempts, findings, launches, timeline
+from serried.records.timeline import (
+    AttemptRecord,
+    Event,
+    ScriptLaunch,
+    TimeSpent,
+    attempts,
+    findings,
+    launches,
+    time_spent_of,
+    timeline,
+)
 from serried.schema import names
 from serried.schema.checks import NOTE, PROBLEM, Finding
 from serried.schema.command_lines import fingerprint
@@ -157,8 +166,8 @@ class ShowPage:
 
     @cached_property
     def events(self) -> list[Event]:
-        verdict = None if self.selection.is_array else self.status.verdict
-        return timeline(self.selection.record, self.selection.task, verdict)
+        ending = None if self.selection.is_array else self.status.verdict.ending
+        return timeline(self.selection.record, self.selection.task, ending)
 
     def launches_of(self, attempt: AttemptRecord) -> list[ScriptLaunch]:
         return launches(attempt.directory, self.summary.nodes) if self.summary.script else []

@@ -195,6 +195,11 @@ class Verdict:
         return self.state in names.ENDED
 
     @property
+    def ending(self) -> tuple[str, str, float | None] | None:
+        """State, message and time, once it has ended."""
+        return (self.state, self.message, self.since) if self.has_ended else None
+
+    @property
     def has_failed(self) -> bool:
         """It ended for good, without COMPLETED. A stale end may be a preemption, after which the task starts again."""
         return self.has_ended and self.state != names.COMPLETED and self.stale is None
@@ -797,7 +802,7 @@ def keep_end(status: RunStatus, evidence: Evidence, now: float) -> RunStatus:
 
             found = samples.measured_of(samples.read(record.where))
             if found.nodes:
-                from serried.records.goodput import time_spent_of
+                from serried.records.timeline import time_spent_of
 
                 spent = time_spent_of(record, None, now=now, ended=verdict.since)
                 kept = {**found.to_json(), "time": spent and spent.to_json()}

@@ -1,32 +1,36 @@
 """The events of a run in order, from its submissions, its attempts' journals and their ends.
 
-From the same files: the launches of a job script, the ranks that run now, and the rate at which data was staged.
+From the same files: the launches of a job script, the ranks that run now, the rate at which data was staged, and where
+the time of a run went. Goodput is "the fraction of elapsed time during which a training job is making useful progress"
+(docs.nvidia.com, Cluster Readiness Engine): here, that of steps that no later attempt or round repeated.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shlex
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import PurePath
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path, PurePath
 from typing import Any, Optional, Union
 
 from serried.base import NamedTuple
-from serried.base.files import read_journal, read_json
+from serried.base.files import numbers, read_journal, read_json
 from serried.base.text import iso, maker, seconds_of, spell
 from serried.records import index
 from serried.records.logs import launch_order
 from serried.records.record import Record, RecordUnreadable, jobs_text
-from serried.records.status import Verdict, attempt_numbers, latest_attempt
-from serried.schema import exits, names
+from serried.schema import exits, names, series
 from serried.schema.checks import CheckResults, Finding
 from serried.schema.codec import known
 from serried.schema.endings import End, documents_in, launch_documents, outputs_left_out
 from serried.schema.events import ItemOrigin, JournalEvent
 from serried.schema.layout import AttemptDirectory, TaskDirectory
 from serried.schema.reasons import Reason
+from serried.schema.series import DoneStep
 
 _REASONS: Mapping[str, str] = {
     Reason.FAILURE: "a rank failed",
@@ -62,10 +66,18 @@ _ENOUGH_BYTES = 10_000_000
 _COPIED = (ItemOrigin.SOURCE, ItemOrigin.PEER)
 """The origins of an item that was copied."""
 
+HANG_SECONDS, HANG_GAPS = 60.0, 5
+"""A failed round that made no step for so long, and for so many times its longest gap, had hung."""
+_LOSSES = (Reason.FAILURE, Reason.LOST, Reason.SILENCE, Reason.LAUNCHER)
+"""Reasons of stops that cut off a step."""
+_FAILURES = (JournalEvent.RANK_FAILED, JournalEvent.NODE_LOST)
+
 
 Entry = Mapping[str, Any]
 """Of a journal."""
 _Line = tuple[float, str]
+Ending = tuple[str, str, Optional[float]]
+"""State, message and time."""
 
 
 @dataclass(frozen=True)
@@ -109,14 +121,14 @@ class AttemptRecord:
 
 def attempts(directory: TaskDirectory) -> list[AttemptRecord]:
     """All attempts, the first one first."""
-    found = [directory.attempt(number) for number in attempt_numbers(directory)]
+    found = [directory.attempt(number) for number in numbers(directory.attempts)]
     return [AttemptRecord(it, read_json(it.claim) or {}, End.read_known(it.exit)) for it in found]
 
 
-def timeline(record: Record, task: int | None = None, end: Verdict | None = None) -> list[Event]:
+def timeline(record: Record, task: int | None = None, ending: Ending | None = None) -> list[Event]:
     """All known events, the earliest first. Clocks of nodes may differ a little.
 
-    `end` is the verdict on the run or task: its last attempt may have intended another one that never began.
+    `ending` is that of the run or task: its last attempt may have intended another one that never began.
     """
     every = attempts(record.where.task(task))
     last_of = {str(attempt.claim.get("token")).rpartition("-")[2]: attempt.number for attempt in every}
@@ -142,10 +154,10 @@ def timeline(record: Record, task: int | None = None, end: Verdict | None = None
         events += own
     events.sort(key=lambda event: event.t)
     last = every[-1].end if every else None
-    if end is not None and end.has_ended and last is not None and last.state not in ("", end.state):
-        message = f": {end.message}" if end.message else ""
-        at = max([end.since or 0.0, *(event.t for event in events)])
-        events.append(Event(at, f"no further attempt began; the run ended {end.state}{message}"))
+    if ending is not None and last is not None and last.state not in ("", ending[0]):
+        state, message, since = ending
+        at = max([since or 0.0, *(event.t for event in events)])
+        events.append(Event(at, f"no further attempt began; the run ended {state}{f': {message}' if message else ''}"))
     return events
 
 
@@ -420,6 +432,174 @@ def _launch(
     )
 
 
+@dataclass(frozen=True)
+class TimeSpent:
+    """In seconds."""
+
+    steps: float = 0.0
+    """Steps that no later attempt or round repeated, with evaluations and saves in between."""
+    queue: float = 0.0
+    start: float = 0.0
+    """Agents, data, imports and the checkpoint, up to the first step."""
+    check: float = 0.0
+    """Ranks waited for checks of the nodes."""
+    hang: float = 0.0
+    """Silence of ranks or of a node, until it was noticed."""
+    repeated: float = 0.0
+    """Steps that were done again later, and those that a failure cut off."""
+    stop: float = 0.0
+    """From a failure, a stop notice or the last step until ranks start again or the attempt ends."""
+    unknown: float = 0.0
+    """Ranks ran, but logged no steps."""
+
+    @property
+    def total(self) -> float:
+        return float(sum(dataclasses.astuple(self)))
+
+    @property
+    def goodput(self) -> float | None:
+        """The share of all time; None if the steps are not known."""
+        return None if self.unknown or not self.total else self.steps / self.total
+
+    @property
+    def goodput_without_queue(self) -> float | None:
+        return dataclasses.replace(self, queue=0.0).goodput
+
+    @property
+    def lost(self) -> dict[str, float]:
+        """By cause, the largest first."""
+        causes = dataclasses.asdict(self)
+        del causes["steps"], causes["unknown"]
+        return {name: causes[name] for name in sorted(causes, key=causes.__getitem__, reverse=True) if causes[name] > 0}
+
+    def to_json(self) -> dict[str, Any]:
+        parts = {f"{name}_seconds": round(value, 3) for name, value in dataclasses.asdict(self).items()}
+        shares = {"goodput": self.goodput, "goodput_without_queue": self.goodput_without_queue}
+        return {"total_seconds": round(self.total, 3), **parts, **shares}
+
+    @classmethod
+    def from_json(cls, value: object) -> TimeSpent | None:
+        """None for what is not a summary of `to_json`."""
+        found = value if isinstance(value, dict) else {}
+        known = {each.name: series.number(found.get(f"{each.name}_seconds")) for each in fields(cls)}
+        given = {name: seconds for name, seconds in known.items() if seconds is not None}
+        return cls(**given) if len(given) == len(known) else None
+
+
+class AttemptTimes(NamedTuple):
+    started: float
+    ended: float | None
+    """None while it runs."""
+    events: Sequence[Mapping[str, Any]]
+    """Of the head's journal, each with a time."""
+    steps: Sequence[DoneStep] = ()
+
+
+@dataclass
+class _Walk:
+    """Through the time from `at` to `end`, in one direction: clocks of nodes differ a little."""
+
+    at: float
+    end: float
+    spent: dict[str, float] = field(default_factory=dict)
+
+    def until(self, t: float, cause: str) -> None:
+        t = min(t, self.end)
+        if t > self.at:
+            self.spent[cause] = self.spent.get(cause, 0.0) + t - self.at
+            self.at = t
+
+    def wait_until(self, t: float, cause: str, events: Sequence[Mapping[str, Any]]) -> None:
+        """Checks beside the copying of data cost nothing."""
+        staged = max((it["t"] for it in events if it.get("event") == JournalEvent.STAGED and it["t"] <= t), default=0.0)
+        for checked in events:
+            if checked.get("event") == JournalEvent.CHECKED and self.at < checked["t"] <= t:
+                self.until(max(checked["t"] - (series.number(checked.get("seconds")) or 0.0), staged), cause)
+                self.until(checked["t"], "check")
+        self.until(t, cause)
+
+
+def time_spent(submitted: float, end: float, attempts: Sequence[AttemptTimes], *, has_ended: bool) -> TimeSpent:
+    """From `submitted` to `end`, which is the end of the run, or now."""
+    walk = _Walk(submitted, end)
+    pace = _pace(attempts)
+    for attempt in attempts:
+        walk.until(attempt.started, "queue")
+        begun = [it["t"] for it in attempt.events if it.get("event") == JournalEvent.STARTING_RANKS]
+        if not begun and (attempt.steps or not attempt.events):  # the journal is lost
+            begun = [attempt.started]
+        for go, until in zip(begun, [*begun[1:], end if attempt.ended is None else attempt.ended]):
+            walk.wait_until(go, "stop" if go != begun[0] else "start", attempt.events)
+            first, last = go == begun[0], until not in begun  # the end is known to the second
+            inside = [it for it in attempt.events if it["t"] >= go and (last or it["t"] <= until)]
+            steps = [it for it in attempt.steps if (first or it.t >= go) and (last or it.t < until)]
+            _run(walk, inside, steps, until, pace)
+        if attempt.ended is not None:
+            walk.wait_until(attempt.ended, "stop" if begun else "start", attempt.events)
+        else:
+            walk.until(end, "start")
+    walk.until(end, "stop" if attempts and has_ended else "queue")
+    return TimeSpent(**walk.spent)
+
+
+def _run(
+    walk: _Walk, events: Sequence[Mapping[str, Any]], steps: Sequence[DoneStep], until: float, pace: float | None
+) -> None:
+    """The time of a round's ranks, until they end or are to end."""
+    stop = next((it for it in events if it.get("event") in (JournalEvent.STOPPING, *_FAILURES)), None)
+    ended = next((it["t"] for it in events if it.get("event") == JournalEvent.ALL_RANKS_ENDED), until)
+    is_loss = stop is not None and (stop.get("event") in _FAILURES or stop.get("reason") in _LOSSES)
+    tail_ends = ended if stop is None else stop["t"]
+    if pace is None:
+        walk.until(tail_ends, "unknown")
+        return
+    if steps:
+        walk.until(steps[0].t - pace * steps[0].steps, "start")
+    elif stop is not None or tail_ends == walk.end:
+        walk.until(tail_ends, "start")
+    gaps = [HANG_SECONDS / HANG_GAPS]
+    for step in steps:
+        gaps.append(step.t - walk.at)
+        walk.until(step.t, "steps" if step.is_kept else "repeated")
+    if is_loss and stop is not None:
+        is_silent = stop.get("event") == JournalEvent.NODE_LOST or stop.get("reason") in (Reason.SILENCE, Reason.LOST)
+        walk.until(tail_ends, "hang" if is_silent or tail_ends - walk.at > HANG_GAPS * max(gaps) else "repeated")
+    walk.until(tail_ends, "steps")
+
+
+def _pace(attempts: Sequence[AttemptTimes]) -> float | None:
+    """The usual seconds of a step; None without steps."""
+    every = [step for attempt in attempts for step in attempt.steps]
+    pairs = zip(every, every[1:])
+    gaps = [(b.t - a.t) / b.steps for a, b in pairs if b.step - a.step == b.steps and b.t > a.t]
+    return statistics.median(gaps) if gaps else 0.0 if every else None
+
+
+def time_spent_of(record: Record, task: int | None, *, now: float, ended: float | None) -> TimeSpent | None:
+    """Of a run or a task. `ended` is None before its end. None before its first attempt, and without its files."""
+    place = record.where.task(task)
+    submitted = next((seconds_of(each.at) for each in record.submissions_of(task) if each.is_submitted), None)
+    found: list[AttemptTimes] = []
+    files: dict[Path, int] = {}
+    every = attempts(place)
+    for each in every:
+        events = [it for it in read_journal(each.directory.events) if series.number(it.get("t")) is not None]
+        end = seconds_of(each.end.ended) if each.end else None
+        if end is None and (each is not every[-1] or ended is not None):  # nothing recorded how it ended
+            end = max((it["t"] for it in events), default=each.started)
+        if each.started is not None:
+            gos = [it for it in events if it.get("event") == JournalEvent.STARTING_RANKS]
+            nodes = [(it.get("nodes") or [0])[0] for it in gos] or [0]  # of rank 0
+            files.update((each.directory.metrics(node, 0), len(found)) for node in nodes)
+            found.append(AttemptTimes(each.started, end, events))
+    if submitted is None or not found:
+        kept = read_json(record.directory.usage) if task is None and not every else None
+        return TimeSpent.from_json(kept.get("time")) if kept else None
+    steps = series.done(files.items())
+    times = [each._replace(steps=[it for it in steps if it.attempt == at]) for at, each in enumerate(found)]
+    return time_spent(submitted, now if ended is None else ended, times, has_ended=ended is not None)
+
+
 class RankProcess(NamedTuple):
     rank: int
     node: int
@@ -470,10 +650,9 @@ def staging_rate(cluster: str) -> StagingRate | None:
             if record.summary.cluster == cluster:
                 on_cluster.append((record.summary.created, record))
     for _, record in sorted(on_cluster, key=lambda pair: pair[0], reverse=True)[:_LOOKED_AT]:
-        attempt = latest_attempt(record.where)
-        if attempt is None:
-            continue
-        items = [it for it in read_journal(attempt.node_events(0)) if it["event"] == JournalEvent.ITEM_STAGED]
+        newest = numbers(record.where.attempts)[-1:]
+        journals = [read_journal(record.where.attempt(number).node_events(0)) for number in newest]
+        items = [it for journal in journals for it in journal if it["event"] == JournalEvent.ITEM_STAGED]
         copied = [(it["bytes"], it["seconds"]) for it in items if it["origin"] in _COPIED]
         size, seconds = sum(size for size, _ in copied), sum(seconds for _, seconds in copied)
         if size >= _ENOUGH_BYTES and seconds > 0:

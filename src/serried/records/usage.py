@@ -19,10 +19,10 @@ from serried.base.errors import ConfigError
 from serried.base.files import read_json
 from serried.base.text import counted, iso, show_duration
 from serried.records import index, samples
-from serried.records.goodput import TimeSpent, time_spent_of
 from serried.records.record import Record, RecordUnreadable
 from serried.records.samples import GpuFigures, Measurements, NodeFigures, Range, RankFigures, combined, measured_of
 from serried.records.status import RunStatus, claimed_at, latest_attempt, warnings_of
+from serried.records.timeline import TimeSpent, time_spent_of
 from serried.records.why import explain
 from serried.schema import names
 from serried.schema.plan import Plan

@@ -23,8 +23,8 @@ from serried.views.console import Cell
 from serried.views.text import harmless, overwritten, printable, wrapped
 
 if TYPE_CHECKING:
-    from serried.records.goodput import TimeSpent
     from serried.records.live import LiveNode, RunProgress
+    from serried.records.timeline import TimeSpent
     from serried.records.why import Explanation
 
 _WIDEST_COUNT = 62

@@ -102,7 +102,9 @@ def run(selection: Selection, status: RunStatus) -> dict[str, Any]:
         "plan": _plan(selection),
         "limit_seconds": status.summary and status.summary.time_seconds,
         "warnings": [warning.to_json() for warning in warnings_of(status)],
-        "timeline": [event.to_json() for event in timeline(record, selection.task, status.verdict if whole else None)],
+        "timeline": [
+            event.to_json() for event in timeline(record, selection.task, status.verdict.ending if whole else None)
+        ],
         "attempts": [attempt.directory.number for attempt in attempts(place)] if whole else [],
         "ranks": [*_logs(attempt, selection)] if attempt else [],
         "failed_log": _failed_log(attempt, selection) if attempt and status.has_ended else None,
