@@ -14,10 +14,10 @@ from sampled import write_samples
 from serried.schedulers.local import jobs
 
 BUDGETS = {
-    "finished": {"ps": 32, "logs": 37, "stop": 35, "wait": 40, "why": 41, "show": 43, "fetch": 39},
+    "finished": {"ps": 32, "logs": 37, "stop": 35, "wait": 40, "why": 41, "show": 44, "fetch": 39},
     # Only for runs whose samples are kept: the rules of the report, to count its notes.
     "measured": {"show": 49},
-    "array": {"ps": 32, "logs": 37, "stop": 35, "wait": 40, "why": 41, "show": 43, "fetch": 39},
+    "array": {"ps": 32, "logs": 37, "stop": 35, "wait": 40, "why": 41, "show": 44, "fetch": 39},
     "waiting_here": {"ps": 38, "logs": 43, "why": 48, "show": 50},
     # Runs that run have progress, of which three modules know: live.json, its reader with doubts, and words.
     "running_here": {"ps": 40, "logs": 37, "why": 50, "show": 52},

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path, PurePath
-from typing import Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from serried.base import NamedTuple
 from serried.base.files import numbers, read_journal, read_json
@@ -23,14 +23,16 @@ from serried.base.text import iso, maker, seconds_of, spell
 from serried.records import index
 from serried.records.logs import launch_order
 from serried.records.record import Record, RecordUnreadable, jobs_text
-from serried.schema import exits, names, series
+from serried.schema import exits, names
 from serried.schema.checks import CheckResults, Finding
 from serried.schema.codec import known
 from serried.schema.endings import End, documents_in, launch_documents, outputs_left_out
 from serried.schema.events import ItemOrigin, JournalEvent
 from serried.schema.layout import AttemptDirectory, TaskDirectory
 from serried.schema.reasons import Reason
-from serried.schema.series import DoneStep
+
+if TYPE_CHECKING:
+    from serried.schema.series import DoneStep
 
 _REASONS: Mapping[str, str] = {
     Reason.FAILURE: "a rank failed",
@@ -481,8 +483,8 @@ class TimeSpent:
     def from_json(cls, value: object) -> TimeSpent | None:
         """None for what is not a summary of `to_json`."""
         found = value if isinstance(value, dict) else {}
-        known = {each.name: series.number(found.get(f"{each.name}_seconds")) for each in fields(cls)}
-        given = {name: seconds for name, seconds in known.items() if seconds is not None}
+        known = {each.name: found.get(f"{each.name}_seconds") for each in fields(cls)}
+        given = {name: float(seconds) for name, seconds in known.items() if isinstance(seconds, (int, float))}
         return cls(**given) if len(given) == len(known) else None
 
 
@@ -514,7 +516,7 @@ class _Walk:
         staged = max((it["t"] for it in events if it.get("event") == JournalEvent.STAGED and it["t"] <= t), default=0.0)
         for checked in events:
             if checked.get("event") == JournalEvent.CHECKED and self.at < checked["t"] <= t:
-                self.until(max(checked["t"] - (series.number(checked.get("seconds")) or 0.0), staged), cause)
+                self.until(max(checked["t"] - float(checked.get("seconds") or 0.0), staged), cause)
                 self.until(checked["t"], "check")
         self.until(t, cause)
 
@@ -583,7 +585,7 @@ def time_spent_of(record: Record, task: int | None, *, now: float, ended: float 
     files: dict[Path, int] = {}
     every = attempts(place)
     for each in every:
-        events = [it for it in read_journal(each.directory.events) if series.number(it.get("t")) is not None]
+        events = [it for it in read_journal(each.directory.events) if isinstance(it.get("t"), (int, float))]
         end = seconds_of(each.end.ended) if each.end else None
         if end is None and (each is not every[-1] or ended is not None):  # nothing recorded how it ended
             end = max((it["t"] for it in events), default=each.started)
@@ -595,6 +597,8 @@ def time_spent_of(record: Record, task: int | None, *, now: float, ended: float 
     if submitted is None or not found:
         kept = read_json(record.directory.usage) if task is None and not every else None
         return TimeSpent.from_json(kept.get("time")) if kept else None
+    from serried.schema import series  # not before an attempt
+
     steps = series.done(files.items())
     times = [each._replace(steps=[it for it in steps if it.attempt == at]) for at, each in enumerate(found)]
     return time_spent(submitted, now if ended is None else ended, times, has_ended=ended is not None)
