@@ -65,6 +65,15 @@ def test_the_node_that_was_lost_is_the_one_to_leave_out(serried, make):
     assert "on Slurm: --set 'resources.extra=[\"--exclude=n2\"]'\n" in said
 
 
+def test_a_node_on_which_no_round_followed_is_to_be_left_out(serried, make):
+    bad = {"code": "bad-node", "message": "no further round on n2: GPU 0 needs a reset", "nodes": ["n2"]}
+    make().ending("FAILED", exit_code=137, cause="signal", message="rank 1 was killed", conditions=[bad])
+    assert (
+        "\n  - leave the bad node out, on Slurm: --set 'resources.extra=[\"--exclude=n2\"]'\n"
+        in serried("why", "last").out
+    )
+
+
 @pytest.mark.parametrize(("blamed", "step"), [(["n2", "n4"], "--exclude=n2,n4"), ([], "")])
 def test_only_nodes_that_a_check_blames_are_to_be_excluded(serried, make, blamed, step):
     failed = {"code": "check-failed", "message": "check `mtu`: 1300", "nodes": blamed}

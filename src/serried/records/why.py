@@ -333,6 +333,11 @@ def _ended(status: RunStatus) -> Explanation:
         saved = end.saved_step if end else None
         if saved is not None and status.state != names.COMPLETED:
             steps += (f"resume from its checkpoint of step {saved}: serried {command} --resume {status.id} …",)
+    bad = [
+        host for condition in status.verdict.conditions if condition.code == Reason.BAD_NODE for host in condition.nodes
+    ]
+    if bad:
+        steps = (f"leave the bad node out, on Slurm: --set 'resources.extra=[\"--exclude={','.join(bad)}\"]'", *steps)
     if failure and failure.rank is None:  # a script failed
         steps = tuple(step.replace(" --rank {rank}", "") for step in steps)
     return Explanation(
