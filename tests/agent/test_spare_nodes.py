@@ -57,6 +57,24 @@ def test_the_loss_of_a_spare_node_costs_nothing(start, wait_until):
     assert (run.events("round"), [entry["host"] for entry in run.events("spare-lost")]) == ([], ["fake3"])
 
 
+def test_a_spare_node_that_was_lost_and_returns_does_not_end_the_job(start, wait_until, tmp_path):
+    site = {"dialect": Dialect(job_end=f"echo >{tmp_path}/ended")}
+    quick = {"head.head.REPLACED_SECONDS": 2.0, "head.head.REPLACED_BEATS": 0, "node.ABANDONED_SECONDS": 0.0}
+    program = f"until test -e {tmp_path}/release; do sleep 0.1; done"
+    run = start(program, **SHAPE, site=site, seconds=quick, code={"attempt": "\nHEARTBEAT_SECONDS = 0.5\n"})
+    wait_until(lambda: len(run.events("started")) >= 2)
+    agent = run.pid_of("node", FAKE_NODE="2")
+    os.kill(agent, signal.SIGSTOP)
+    wait_until(lambda: run.events("spare-lost"))
+    os.kill(agent, signal.SIGCONT)
+    wait_until(lambda: run.pid_of("node", FAKE_NODE="2") is None)
+    (tmp_path / "release").touch()
+
+    assert run.wait() == 0
+    assert run.ending == ("COMPLETED", 0, None, "every rank exited with status 0")
+    assert not (tmp_path / "ended").exists()
+
+
 def test_a_second_loss_without_a_spare_node_ends_the_attempt(start, wait_until):
     run = start(AGAIN.format(rounds=2), **SHAPE)
     kill_node(run, 1, wait_until)

@@ -374,12 +374,13 @@ class Node:
             self._leave()
 
     def _is_replaced(self) -> bool:
-        """Whether ranks of a spare node do the work of these, which may write nothing more."""
+        """Whether the head goes on without this node, whose ranks may write nothing more, and which ends no job."""
         if not self.attempt.plan.allocation.spare_nodes:
             return False
         with contextlib.suppress(OSError):
-            lost = entries(files.entries(self.attempt.files.events), JournalEvent.NODE_LOST, NodeLost)
-            return self._index in {node.node for node in lost}
+            journal = files.entries(self.attempt.files.events)
+            events = (JournalEvent.NODE_LOST, JournalEvent.SPARE_LOST)
+            return self._index in {it.node for event in events for it in entries(journal, event, NodeLost)}
         return False
 
     def _leave(self) -> None:
@@ -400,7 +401,7 @@ class Node:
         from serried.agent.outcome import reconcile
 
         attempt = self.attempt
-        if not history.is_superseded(attempt):
+        if not (history.is_superseded(attempt) or self._is_replaced()):
             with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
                 end = End.read(attempt.files.exit)
                 if end is None:
