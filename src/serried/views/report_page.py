@@ -124,7 +124,7 @@ def _goodput(usage: Usage) -> list[str]:
         return []
     (_, shares), _ = run_lines.goodput_facts(spent)
     parts = {"steps": spent.steps, "ranks": spent.unknown, **spent.lost}
-    rows = [_share(name, seconds, spent.total, duration(seconds)) for name, seconds in parts.items() if seconds]
+    rows = [_share(name, seconds, spent.total, duration(seconds)) for name, seconds in parts.items() if seconds >= 1]
     return ["", *console.behind(f"{console.style('goodput', 'head')} ", shares.replace("%", " %")), *rows]
 
 

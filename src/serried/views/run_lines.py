@@ -282,7 +282,9 @@ def goodput_facts(spent: TimeSpent | None) -> list[tuple[str, str]]:
     if spent is None:
         return []
     all_time = f"of {duration(spent.total)} since submission"
-    lost = ", ".join(f"{LOST.get(cause, cause)} {duration(seconds)}" for cause, seconds in spent.lost.items())
+    lost = ", ".join(
+        f"{LOST.get(cause, cause)} {duration(seconds)}" for cause, seconds in spent.lost.items() if seconds >= 1
+    )
     if spent.goodput is None or spent.goodput_without_queue is None:
         ran = f"ranks ran {spent.unknown / spent.total:.0%} {all_time}" if spent.total else ""
         return [("goodput", f"unknown without steps; {ran}"), ("lost time", lost)]
