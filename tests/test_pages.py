@@ -155,5 +155,5 @@ def test_every_variable_of_a_rank_is_on_its_page_and_no_other(variable: str):
     page = (ROOT / "docs" / "reference" / "variables.md").read_text(encoding="utf-8")
     given = {names.RUN_ID, names.RUN_DIR, names.ATTEMPT, names.TASK, names.DATA_DIR, names.CHECKPOINT_DIR}
     given |= {names.RESULTS_DIR, names.DEADLINE, names.STOP_FILE, names.CONFIG, names.RESUME_FROM, names.SMOKE}
-    given |= {names.AFTER, names.TRACKER, names.PARALLEL}
+    given |= {names.AFTER, names.TRACKER, names.PARALLEL, names.ROUND}
     assert (f"`{variable}`" in page) == (variable in given)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import shutil
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -180,3 +184,72 @@ def test_a_process_with_more_files_open_than_select_can_count_saves_all_the_same
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert whole_steps(root) == [1]
+
+
+OBEYS = """
+import sys
+from pathlib import Path
+from train_alone import Training
+
+training = Training(Path(sys.argv[1]), every="1 steps", keep=2)
+for step in map(int, sys.stdin):
+    training.until(step)
+    print(training.checkpoints.steps, flush=True)
+training.checkpoints.save(wait=True)
+training.checkpoints.close()
+print(training.checkpoints.resumed_step, training.losses[-1])
+"""
+
+
+@pytest.fixture
+def start_rank(root):
+    """`start_rank(2)` starts the only rank of the second round, in a process group with its writer."""
+    started = []
+
+    def start(number):
+        own = {"SERRIED_RUN_ID": "k3f9q2", "SERRIED_ATTEMPT": "1", "SERRIED_ROUND": str(number)}
+        path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+        words, pipes = [sys.executable, "-c", OBEYS, str(root)], dict.fromkeys(("stdin", "stdout", "stderr"), -1)
+        environment = {**os.environ, **own, "PYTHONPATH": path}
+        started.append(subprocess.Popen(words, text=True, start_new_session=True, env=environment, **pipes))
+        return started[-1]
+
+    yield start
+    for rank in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(rank.pid, signal.SIGKILL)
+        rank.communicate()
+
+
+def reach(rank, step):
+    rank.stdin.write(f"{step}\n")
+    rank.stdin.flush()
+    assert rank.stdout.readline() == f"{step}\n"
+
+
+def content_of(root):
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_rank_that_was_only_stopped_changes_no_checkpoint_of_the_next_round(root, start_rank, wait_until):
+    old = start_rank(1)
+    reach(old, 3)
+    wait_until(lambda: 3 in whole_steps(root))
+    old.stdin.write("4\n")  # perhaps in the middle of this save
+    old.stdin.flush()
+    os.killpg(old.pid, signal.SIGSTOP)
+
+    new = start_rank(2)
+    output, _ = new.communicate("5\n6\n")
+    kept = content_of(root)
+    os.killpg(old.pid, signal.SIGCONT)
+    _, said = old.communicate("5\n9\n")
+
+    assert output.splitlines()[:2] == ["5", "6"]
+    assert int(output.splitlines()[2].split()[0]) in (3, 4)
+    assert content_of(root) == kept
+    assert whole_steps(root) == [6, 5]
+    refused = "training continues: the ranks have started again without this one"
+    assert f"checkpoint of step 9 was NOT saved; {refused}" in said
+    late = start_rank(1)
+    assert f"`{root}` belongs to ranks that started after this one" in late.communicate("")[1]

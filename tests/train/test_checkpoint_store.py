@@ -8,6 +8,7 @@ import zlib
 
 import pytest
 
+from serried.schema import checkpoints
 from serried.train.checkpoints import store
 
 CONTENT = b"weights"
@@ -144,3 +145,67 @@ def test_a_removal_that_is_cut_short_leaves_a_torn_checkpoint_and_not_a_wrong_on
     store.apply_retention(root, 2, None)
     assert names(root / "step-1") == ["replicated.pt"]
     assert whole_steps(root) == [3, 2]
+
+
+@pytest.fixture
+def start_round(monkeypatch):
+    """From now on this process is a rank of that round."""
+    for name, value in (("RUN_ID", "k3f9q2"), ("ATTEMPT", "2")):
+        monkeypatch.setenv(f"SERRIED_{name}", value)
+    return lambda number: monkeypatch.setenv("SERRIED_ROUND", str(number))
+
+
+def test_a_later_round_takes_the_directory_and_an_earlier_one_cannot_take_it_back(root, start_round):
+    start_round(2)
+    taken = [store.take(root)]
+    for number in (1, 2, 3):
+        start_round(number)
+        taken.append(store.take(root))
+
+    assert taken == [True, False, True, True]
+    assert json.loads((root / ".owner").read_text()) == {"run": "k3f9q2/None", "attempt": 2, "round": 3}
+
+
+def test_a_round_that_has_saved_nothing_yet_is_no_checkpoint_of_another_program(root, start_round):
+    start_round(1)
+    store.take(root)
+    store.prepare(root, 4)
+
+    assert (names(root), checkpoints.is_of_train(root)) == ([".owner", "step-4.2-1.tmp"], True)
+    assert checkpoints.torn(root) == [root / "step-4.2-1.tmp"]
+
+
+def test_ranks_of_another_run_or_of_none_take_the_directory_from_any_round(root, start_round, monkeypatch):
+    start_round(3)
+    store.take(root)
+    start_round(1)
+    monkeypatch.setenv("SERRIED_RUN_ID", "other1")
+    taken = [store.take(root)]
+    monkeypatch.delenv("SERRIED_ROUND")
+    taken.append(store.take(root))
+
+    assert (taken, names(root)) == ([True, True], [])
+
+
+def test_a_writer_that_was_overtaken_after_its_check_publishes_nothing(root, start_round, monkeypatch):
+    start_round(1)
+    store.take(root)
+    check = store.check_owner
+
+    def check_and_stop(own_root):
+        check(own_root)
+        monkeypatch.setattr(store, "check_owner", check)
+        start_round(2)
+        store.take(root)
+        store.remove_partial(root)
+        make(root, 8, b"of round 2")
+        store.prepare(root, 9)
+        start_round(1)
+
+    monkeypatch.setattr(store, "check_owner", check_and_stop)
+    with pytest.raises(FileNotFoundError):
+        make(root, 8, b"of round 1")
+    store.apply_retention(root, 2, None)
+
+    assert names(root) == [".owner", "step-8", "step-9.2-2.tmp"]
+    assert (root / "step-8" / "replicated.pt").read_bytes() == b"of round 2"

@@ -25,8 +25,10 @@ from serried.base.files import read_json
 SCHEMA = 1
 COMPLETE = "COMPLETE"
 REPLICATED = "replicated.pt"
+OWNER = ".owner"
+"""The file that names the round whose ranks may change a directory."""
 _STEP = r"step-(\d{1,18})"
-_OURS = r"step-\d{1,18}(\.tmp|\.torn\.tmp|\.corrupt)?"
+_OURS = r"step-\d{1,18}((\.\d+-\d+)?\.tmp|\.torn\.tmp|\.corrupt)?"
 """Complete, torn, unfinished and corrupt checkpoints of `serried.train`."""
 IN_CHECKPOINTS, IN_SCRATCH = "{checkpoints}/", ("$SLURM_TMPDIR/", "${SLURM_TMPDIR}/")
 LOCAL = (IN_CHECKPOINTS, *IN_SCRATCH)
@@ -265,7 +267,7 @@ def changed_within(path: Path) -> int:
 
 def is_of_train(root: Path) -> bool:
     """Whether the checkpoints in `root` are those of `serried.train`. Other programs use the name `step-N` too."""
-    content = _names(root)
+    content = [name for name in _names(root) if name != OWNER]
     begun = [name for name in content if re.fullmatch(_OURS, name)]
     named = [name for name in begun if step_of(name) is not None]
     if any(not {COMPLETE, REPLICATED}.isdisjoint(_names(root / name)) for name in named):

@@ -63,6 +63,7 @@ AFTER = "SERRIED_AFTER"  # the directories of the runs that this run depends on,
 DEADLINE = "SERRIED_DEADLINE"  # seconds since the epoch
 REHEARSAL = "SERRIED_REHEARSAL"  # JSON: for each attempt of `check-resume`, the step at which ranks wait
 PROFILE = "SERRIED_PROFILE"  # JSON of `serried profile`: the steps, the ranks, and whether with memory
+ROUND = "SERRIED_ROUND"  # how often the ranks of the attempt have started, where they may start again
 STOP_FILE = "SERRIED_STOP_FILE"  # appears, with the reason as content, when ranks should save and exit
 FAILURE_REPORT = "SERRIED_FAILURE_REPORT"  # beside that file: see `schema.failure_report`
 UNSAVED_SUFFIX = ".unsaved"  # of a file beside the stop file: what the library could not save, for the agent's report

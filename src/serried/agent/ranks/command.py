@@ -368,6 +368,7 @@ def _serried(attempt: Attempt, place: RankPlace) -> Dict[str, str]:
         names.RESUME_FROM: _resume(attempt),
         names.BEGIN_FROM: attempt.resume_from or "",
         names.AFTER: "\n".join(attempt.dependencies),
+        names.ROUND: str(place.round) if attempt.plan.limit.rounds else "",
         names.DEADLINE: str(int(place.deadline)) if place.deadline else "",
     }
     return {

@@ -192,9 +192,11 @@ def find(run: SessionLike, root: Path) -> Optional[store.Checkpoint]:
     `run.resume_from` must have one: it names a checkpoint, or a directory of checkpoints.
 
     Raises:
-        CheckpointError: `run.resume_from` has none either.
+        CheckpointError: `run.resume_from` has none either, or ranks of a later round have begun.
     """
     own: List[store.Checkpoint] = []
+    if run.broadcast_object(run.is_main and not store.take(root)):
+        raise CheckpointError(f"`{root}` belongs to ranks that started after this one")
     if run.is_main:
         own = _list(root)
         store.remove_partial(root)

@@ -1,7 +1,7 @@
 """The folder of checkpoints: its layout, completeness and retention. Standard library only: the writer uses it too.
 
 <directory>/
-  step-N.tmp/          partial: being written, or left by a writer that died
+  step-N.tmp/          partial: being written, or left by a writer that died; `step-N.A-R.tmp` in round R of attempt A
   step-N/              N: steps of the training
     replicated.pt      state that is the same on all ranks: a file for `torch.load`
     rank-R.pt          state of rank R alone: its random states, its position in the data
@@ -9,22 +9,29 @@
     COMPLETE           written last: sizes and checksums of the files above
   step-N.corrupt/      has its COMPLETE, but the files no longer match it
 
-A directory is renamed to `step-N` once its files are durable, and is complete once COMPLETE exists.
+A directory is renamed to `step-N` once its files are durable, COMPLETE too.
+
+Where ranks may start again, `.owner` names the round that writes. A rank of an earlier round may only have been
+stopped: it must neither publish a checkpoint nor delete one. A round takes the directory by `take`, and deletes the
+partial checkpoints of others after that. A writer checks the owner before it renames its own, so either the check or
+the rename fails.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-from serried.base.files import GROUP_DIRECTORY, GROUP_FILE, make_directory, write_json
-from serried.schema.checkpoints import COMPLETE, complete, directory_of, step_of, steps
+from serried.base.files import GROUP_DIRECTORY, GROUP_FILE, make_directory, read_json, write_json
+from serried.schema import names
+from serried.schema.checkpoints import COMPLETE, OWNER, complete, directory_of, step_of, steps
 
 SHARDED = "sharded"
 CHUNK = 1 << 20
@@ -67,8 +74,53 @@ class Checkpoint:
         return dict(self.document["files"])
 
 
+def owner() -> Optional[Dict[str, Any]]:
+    """What `.owner` says while these ranks write; None where ranks do not start again within an attempt."""
+    if names.ROUND not in os.environ:
+        return None
+    run = f"{os.environ.get(names.RUN_ID)}/{os.environ.get(names.TASK)}"
+    return {"run": run, "attempt": int(os.environ.get(names.ATTEMPT) or 1), "round": int(os.environ[names.ROUND])}
+
+
+def take(root: Path) -> bool:
+    """Make these ranks the owner of `root`. False if it belongs to a later round of the same run."""
+    own, found = owner(), read_json(root / OWNER)
+    if own is None:
+        (root / OWNER).unlink(missing_ok=True)
+    elif found is not None and found["run"] == own["run"] and _started(found) > _started(own):
+        return False
+    elif found != own:
+        try:
+            write_json(root / OWNER, own, GROUP_FILE)
+        except OSError:  # a full disk keeps no training from its start
+            (root / OWNER).unlink(missing_ok=True)
+    return True
+
+
+def is_ours(root: Path) -> bool:
+    """Whether `root` belongs to no others."""
+    own = owner()
+    return own is None or read_json(root / OWNER) in (None, own)
+
+
+def check_owner(root: Path) -> None:
+    """Raises OSError if `root` belongs to others by now."""
+    if not is_ours(root):
+        raise OSError(0, "the ranks have started again without this one")
+
+
+def _started(owner_: Dict[str, Any]) -> Tuple[int, int]:
+    return owner_["attempt"], owner_["round"]
+
+
+def _suffix() -> str:
+    """Of the partial checkpoints of these ranks."""
+    own = owner()
+    return f".{own['attempt']}-{own['round']}.tmp" if own else ".tmp"
+
+
 def partial_directory(root: Path, step: int) -> Path:
-    return root / f"step-{step}.tmp"
+    return root / f"step-{step}{_suffix()}"
 
 
 def rank_file(rank: int) -> str:
@@ -165,17 +217,21 @@ def rank_folder(local: Path, root: Path, rank: int) -> Path:
 
 
 def commit(root: Path, step: int, document: Dict[str, Any]) -> Checkpoint:
-    """Turn `step-N.tmp`, whose files are durable, into a checkpoint."""
+    """Turn the partial checkpoint, whose files are durable, into a complete one. Raises OSError if it is not ours."""
     aside, path = partial_directory(root, step), directory_of(root, step)
+    write_json(aside / COMPLETE, document, GROUP_FILE)
     sync(aside)
-    if path.exists():  # an incomplete one of an earlier attempt, which died between rename and COMPLETE
-        doomed = root / f"step-{step}.torn.tmp"
+    check_owner(root)
+    try:
+        aside.rename(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        doomed = root / f"step-{step}.torn.tmp"  # an incomplete one, whose deletion was interrupted
         path.rename(doomed)
         shutil.rmtree(doomed)
-    aside.rename(path)
+        aside.rename(path)
     sync(root)
-    write_json(path / COMPLETE, document, GROUP_FILE)
-    sync(path)
     return Checkpoint(path, step, document)
 
 
@@ -193,7 +249,7 @@ def apply_retention(root: Path, keep: int, best: Optional[str]) -> None:
     COMPLETE is deleted first: an interrupted deletion leaves an incomplete checkpoint, not a wrong one.
     """
     checkpoints = whole(root)
-    if not checkpoints:
+    if not checkpoints or not is_ours(root):
         return
     best_checkpoint = best_of(checkpoints, best)
     staying = {checkpoint.step for checkpoint in (*checkpoints[:keep], best_checkpoint) if checkpoint is not None}
@@ -207,8 +263,8 @@ def apply_retention(root: Path, keep: int, best: Optional[str]) -> None:
 
 
 def remove_partial(root: Path, before: Optional[int] = None) -> None:
-    """Delete the partial checkpoints of dead writers (of steps before `before`)."""
-    for path in root.glob("step-*.tmp"):
+    """Delete the partial checkpoints of all dead writers; those of these ranks alone, of steps before `before`."""
+    for path in root.glob("step-*.tmp" if before is None else f"step-*{_suffix()}"):
         step = step_of(path.name.partition(".")[0])
         if step is not None and (before is None or step < before):
             shutil.rmtree(path, ignore_errors=True)

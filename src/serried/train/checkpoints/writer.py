@@ -83,6 +83,7 @@ def _save(command: Dict[str, Any], memory: MappedMemory, parent: int) -> Dict[st
     began = time.monotonic()
     root, step = Path(command["root"]), command["step"]
     try:
+        store.check_owner(root)
         aside = store.prepare(Path(command["local"] or root), step)
         files = _carry(aside, command) if "carry" in command else _write_files(aside, command, memory)
         if not command["local"]:
@@ -190,6 +191,7 @@ def _rate(command: Dict[str, Any]) -> Dict[str, Any]:
     if checkpoint is None:
         return {"rate": command["rate"], "error": "no such checkpoint"}
     try:
+        store.check_owner(root)
         write_json(checkpoint.path / COMPLETE, {**checkpoint.document, "metric": command["metric"]}, GROUP_FILE)
     except OSError as error:
         return {"rate": command["rate"], "error": error.strerror or str(error)}
