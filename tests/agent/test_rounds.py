@@ -13,7 +13,7 @@ import fake_nvml
 from serried.agent.head.rounds import RoundFailure, Rounds
 from serried.agent.outcome.checkpoint_progress import Position
 from serried.base.files import Journal, read_json, write_json
-from serried.schema.plan import Notify
+from serried.schema.plan import Notify, Sync
 from serried.schema.reasons import Reason
 from serried.schema.successor_commands import HOSTS, JOB, TOKEN, Commands
 
@@ -311,3 +311,48 @@ def test_a_run_that_is_requeued_after_a_round_begins_with_the_first_again(start,
     assert again.wait() == 0
     assert again.ending == ("COMPLETED", 0, None, "every rank exited with status 0")
     assert again.events("go", 2)[0]["resume"].endswith("/step-1")
+
+
+ON_DISK = {"limit": ROUNDS, "checkpoint": Sync(("{checkpoints}/step-*",), sync_every_seconds=600)}
+SAVES = r"""
+import os, pathlib, signal, time, zipfile
+first = os.environ["SERRIED_ROUND"] == "1"
+folder, resume = pathlib.Path(os.environ["SERRIED_CHECKPOINT_DIR"]), os.environ.get("SERRIED_RESUME_FROM", "")
+print("from", resume.rpartition("/")[2], flush=True)
+def save(name):
+    with zipfile.ZipFile(folder / name, "w") as archive:
+        archive.writestr("data", name)
+if first and os.environ["RANK"] == "0":
+    signal.signal(15, signal.SIG_IGN)  # until KILL: long enough for a torn file to look complete
+    time.sleep(600)
+if first:
+    save("step-1.pt")
+    while not pathlib.Path(os.environ["SERRIED_RUN_DIR"], "checkpoints", "step-1.pt").exists():
+        time.sleep(0.1)
+    save("step-2.pt")
+"""
+
+
+def test_a_complete_checkpoint_that_is_only_on_the_disk_of_a_node_is_the_newest(start, tmp_path):
+    words = ("python3", "-c", f"{SAVES}\n    os.kill(os.getpid(), 9)")
+    run = start(words, nodes=2, ranks=1, site={"local_disk": str(tmp_path / "disk")}, **ON_DISK)
+
+    assert run.wait() == 0
+    assert [entry["resume"].rpartition("/")[2] for entry in run.events("round")] == ["step-2.pt"]
+    assert [run.output(rank, rank).splitlines()[-1] for rank in (0, 1)] == ["from step-2.pt"] * 2
+
+
+def test_a_torn_checkpoint_of_an_unknown_format_is_not_resumed_from(start, tmp_path):
+    half = """
+    with (folder / "step-3.bin").open("w") as file:
+        print("half", file=file, flush=True)
+        os.kill(os.getpid(), 9)
+time.sleep(6)
+"""
+    words, limit = ("python3", "-c", f"{SAVES}{half}"), {**ROUNDS, "grace_seconds": 5}
+    sync = Sync(("{checkpoints}/step-*",), sync_every_seconds=1)
+    run = start(words, nodes=2, ranks=1, site={"local_disk": str(tmp_path / "disk")}, limit=limit, checkpoint=sync)
+
+    assert run.wait() == 0
+    assert [run.output(rank, rank).splitlines()[-1] for rank in (0, 1)] == ["from step-2.pt"] * 2
+    assert "step-3.bin" not in {path.name for path in run.place.checkpoints.rglob("*")}

@@ -94,6 +94,10 @@ with st.session(seed=1) as run:
             optimizer.step()
             run.log(loss=loss.item().hex())
             checkpoints.step()
+            if checkpoints.steps == 19 and "unpublished" in sys.argv:
+                checkpoints.wait()
+                if run.rank == 1:  # then step 20 is copied, and never complete
+                    os.kill(checkpoints._saver._writer.pid, signal.SIGSTOP)
             if (epoch, step) == (1, kill_at) and run.rank == 1 and not marker.exists():
                 marker.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -105,15 +109,16 @@ def test_ranks_that_start_again_after_a_kill_learn_what_an_uninterrupted_run_lea
     (project / "train.py").write_text(RESUMES)
     flags = ("--ranks", "2", "--set", "limit.rounds=3", "--", sys.executable, "train.py")
 
-    whole, killed = [local.submit(*flags, str(step)) for step in (99, 5)]
+    runs = [local.submit(*flags, *words) for words in (("99",), ("5",), ("5", "unpublished"))]
 
-    curves = []
-    for run in (whole, killed):
+    curves, resumed = [], []
+    for run in runs:
         status, end = local.wait(run)
         assert (status, end["state"]) == (0, "COMPLETED"), local.serried("why", run).stdout
         lines = [path.read_text().splitlines() for path in sorted(local.directory(run).rglob("metrics-*.jsonl"))]
         ranks = [[entry for entry in map(json.loads, rank) if "loss" in entry] for rank in lines]
         curves.append([{entry["step"]: entry["loss"] for entry in rank} for rank in ranks])
+        resumed.append([entry["resumed"] for rank in lines for entry in map(json.loads, rank) if "resumed" in entry])
     assert "recovered once: rank 1" in end["message"]
     spent = json.loads(local.serried("show", run, "--json").stdout)["runs"][0]["time"]
     parts = {name: spent[name] for name in spent if name.endswith("_seconds")}
@@ -121,4 +126,5 @@ def test_ranks_that_start_again_after_a_kill_learn_what_an_uninterrupted_run_lea
     assert min(parts["steps_seconds"], parts["start_seconds"], parts["repeated_seconds"], spent["goodput"]) > 0
     assert parts["unknown_seconds"] == 0
     assert len(curves[0][0]) == 32
-    assert curves[1] == curves[0]
+    assert curves == [curves[0]] * 3
+    assert resumed == [[], [20, 20], [20, 20]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
 pytestmark = pytest.mark.torch
 
-from train_alone import Alone, Training  # noqa: E402 - after the skip
+from train_alone import Alone, Training, whole_steps  # noqa: E402 - after the skip
 
 from serried.train.checkpoints.checkpoints import Checkpoints  # noqa: E402 - after the skip
 from serried.train.checkpoints.states import CheckpointError  # noqa: E402 - after the skip
@@ -92,3 +94,98 @@ def test_what_an_attempt_goes_on_from_is_no_other_place_where_it_is_the_sessions
     monkeypatch.setenv("SERRIED_BEGIN_FROM", beginning)
     found = _elsewhere(Path("/runs/b/checkpoints"))
     assert (str(found) if found else None) == expected
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    """The memory of an agent, which outlives ranks."""
+    descriptor = os.memfd_create("serried-checkpoint")
+    monkeypatch.setenv("SERRIED_MEMORY", f"/proc/{os.getpid()}/fd/{descriptor}")
+    yield descriptor
+    os.close(descriptor)
+
+
+def saved(train, steps):
+    training = train(keep=9).until(steps)
+    training.checkpoints.save(wait=True)
+    training.checkpoints.close()
+
+
+def uninterrupted(train):
+    training = train().until(12)
+    training.checkpoints.close()
+    return training.losses
+
+
+def flip(path, offset):
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+def losses_from(train, step, steps=12):
+    training = train(keep=9)
+    assert training.checkpoints.resumed_step == step
+    return training.until(steps).losses
+
+
+@pytest.mark.usefixtures("memory")
+def test_what_a_save_left_in_memory_is_read_in_place_of_the_file_system(root, train):
+    whole = uninterrupted(train)
+    saved(train, 4)
+    for name in ("replicated.pt", "rank-0.pt"):
+        flip(root / "step-4" / name, 2000)
+
+    assert losses_from(train, 4) == whole[4:]
+
+
+@pytest.mark.usefixtures("memory")
+def test_memory_that_is_not_what_complete_says_is_not_read(train):
+    whole = uninterrupted(train)
+    saved(train, 4)
+    flip(Path(os.environ["SERRIED_MEMORY"]), (1 << 16) + 2000)
+
+    assert losses_from(train, 4) == whole[4:]
+
+
+@pytest.mark.usefixtures("memory")
+def test_what_was_in_memory_alone_becomes_a_checkpoint(root, train):
+    saved(train, 2)
+    saved(train, 4)
+    before = {path.name: path.read_bytes() for path in (root / "step-4").iterdir() if path.suffix == ".pt"}
+    shutil.rmtree(root / "step-4")
+
+    assert train(keep=9).checkpoints.resumed_step == 4
+    assert {path.name: path.read_bytes() for path in (root / "step-4").iterdir() if path.suffix == ".pt"} == before
+    assert whole_steps(root) == [4, 2]
+
+
+@pytest.mark.usefixtures("memory")
+def test_a_copy_that_was_begun_and_not_finished_is_not_a_checkpoint(train, monkeypatch):
+    saved(train, 2)
+    training = train(keep=9).until(4)
+    monkeypatch.setattr(training.checkpoints._saver._stage, "_copy", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        training.checkpoints.save()
+    training.checkpoints._saver._staged = None
+    training.checkpoints.close()
+
+    assert train(keep=9).checkpoints.resumed_step == 2
+
+
+@pytest.mark.usefixtures("memory")
+def test_memory_that_another_process_still_holds_is_left_alone(train):
+    first = train(keep=9)
+    second = train(keep=9)
+
+    assert [each.checkpoints._saver._memory.is_kept for each in (first, second)] == [True, False]
+
+
+def test_a_path_that_belongs_to_something_else_by_now_is_not_opened(train, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setenv("SERRIED_MEMORY", str(tmp_path / "file"))
+
+    assert not train(keep=9).checkpoints._saver._memory.is_kept
+    assert (tmp_path / "file").read_text() == "mine"

@@ -172,6 +172,8 @@ class Node:
         self._has_left = False
         """It has ended without its head, and waits for the end of the job."""
         self._round = 1
+        self._memories: List[int] = []
+        """The memory in which the training library copies a state to save it; it outlives the ranks of a round."""
         self._kill: Optional[Timer] = None
         self._lingering_since = 0.0
 
@@ -225,8 +227,8 @@ class Node:
             self._ask_to_save(message["reason"])
         elif message["do"] == ToNode.SCRIPT_STARTED:
             self._script_pid = message["pid"] if message["host"] == os.uname().nodename else 0
-        elif message["do"] == ToNode.FINISH:
-            self._stop_holding()
+        elif message["do"] in (ToNode.PUBLISH, ToNode.FINISH):
+            self._after_round(message["do"])
         elif message["do"] == ToNode.BYE:
             self._leave()
         elif message["do"] == ToNode.STACKS:
@@ -262,7 +264,7 @@ class Node:
         if parameters:  # of a search: drawn since this process began
             self.attempt.parameters = parameters
         variables = {**message["place"], "master": self._master, "stop_file": str(self._stop_file)}
-        variables["round"] = self._round
+        variables.update(round=self._round, memory=self._memory_of_ranks())
         variables.update(
             self._stage_out.begin(message["left"]), local=str(self._folder.scratch), **self._stage_in.variables
         )
@@ -281,6 +283,13 @@ class Node:
         if is_new:
             self._sampling.begin(hosts[place], variables.get("results", ""))
         self.reap()
+
+    def _memory_of_ranks(self) -> str:
+        if not (self._holds and self.attempt.plan.launch.kind == "agent" and hasattr(os, "memfd_create")):
+            return ""
+        for _ in range(self.attempt.ranks - len(self._memories)):
+            self._memories.append(os.memfd_create(names.MEMORY_FILE, os.MFD_CLOEXEC))
+        return ",".join(f"/proc/{os.getpid()}/fd/{descriptor}" for descriptor in self._memories)
 
     def _start(self, variables: Dict[str, Any], hosts: List[str], place: int) -> None:
         """Start the ranks of this node, or let the script or the launcher start them. `place` is among the `hosts`."""
@@ -450,6 +459,8 @@ class Node:
         if self._connections and children:
             self._connections.check()
         for exit_ in self._ranks.reap(children):
+            if exit_.has_failed and exit_.exit_code not in names.OBEYED_STATUSES:
+                self._stage_out.doubt(trusted=False)
             self._exits.add(self._ranks, exit_, is_stopping=self._is_stopping)
         self.finish_if_ended()
 
@@ -471,6 +482,7 @@ class Node:
         self._is_hung |= reason == Reason.SILENCE
         if is_repeated:
             self._stage_out.were_ended = True
+            self._stage_out.doubt(trusted=True)
         else:
             self._stage_out.stop(reason, grace)
             self._stop_holding()
@@ -574,6 +586,12 @@ class Node:
             self._held = ended._replace(unfit=unfit), may_trust
             self.send(ToHead.ROUND_ENDED, **facts_of(self._held[0]))
 
+    def _after_round(self, do: str) -> None:
+        if do == ToNode.FINISH:
+            self._stop_holding()
+        elif self._held:
+            self._stage_out.publish(lambda: self.send(ToHead.PUBLISHED), trusted=self._held[1])
+
     def _stop_holding(self) -> None:
         self._holds = False
         if self._held:
@@ -585,6 +603,8 @@ class Node:
     def _drain(self, ended: NodeEnded, may_trust: bool) -> None:
         """Copy the rest of the outputs, then report the end."""
         self._held = None
+        while self._memories:
+            os.close(self._memories.pop())
         self._sampling.end()
         self._stage_out.drain(lambda missing: self._send_done(ended._replace(missing=missing)), trusted=may_trust)
         self.send(ToHead.HEARTBEAT, quiet=0.0, running=[], **self._stage_out.heartbeat_facts)

@@ -118,6 +118,7 @@ class ToNode:
     START_RANKS = "start-ranks"
     STOP = "stop"  # reason, hard, grace: end the ranks, or, without `hard`, ask them to save.
     FINISH = "finish"  # No round follows ROUND_ENDED.
+    PUBLISH = "publish"  # The ranks of a round have ended on all nodes: copy complete checkpoints, then PUBLISHED.
     ALL_RANKS_ENDED = "all-ranks-ended"  # No rank runs on any node.
     LAUNCHERS_EXITED = "launchers-exited"  # killed: every launcher exited; whether one was killed.
     RELEASE = "release"  # patience: let launchers see how their ranks ended, and give them so many seconds to exit.
@@ -161,6 +162,7 @@ class ToHead:
     RANK_ENDED = "rank-ended"  # rank, well, taken: `taken` where the launcher ended it unasked.
     FAILED = "failed"  # exit, tail: a rank failed by itself.
     ROUND_ENDED = "round-ended"  # `endings.NodeEnded`, without node and host: the ranks have ended, the agent waits.
+    PUBLISHED = "published"  # The answer to PUBLISH: the head may choose the checkpoint to resume from.
     CONTACT = "contact"  # seen: ranks have connected; None where the node cannot tell.
     SIDE_COMMAND_FAILED = "side-command-failed"  # The fields of JournalEvent.SIDE_COMMAND_EXITED.
     GPUS_IN_USE = "gpus-in-use"  # gpus, as in JournalEvent.GPUS_IN_USE.
@@ -216,6 +218,9 @@ class ToHelper:
     RELEASE = "release"  # The ranks have ended.
     HURRY = "hurry"  # The end is near: copy without limits of bandwidth.
     FINISH = "finish"  # trusted, all_trusted, seconds: the ranks have ended; copy the rest.
+    PUBLISH = "publish"  # trusted, all_trusted: the ranks have ended and may start again; copy complete checkpoints.
+    # trusted: a rank failed, here unless `trusted`. What it was writing must not count as complete later on.
+    DOUBT = "doubt"
 
 
 class ToSampler:
@@ -244,4 +249,5 @@ class FromStageOut:
     COPIED = JournalEvent.COPIED
     PROGRESS = "progress"  # moved, files, bytes.
     PROBLEM = "problem"  # message.
+    PUBLISHED = "published"  # The answer to PUBLISH.
     FINISHED = "finished"  # The fields of JournalEvent.STAGE_OUT_ENDED.

@@ -340,3 +340,32 @@ def test_files_from_before_the_run_are_not_its_checkpoints(share):
     (node.work.workdir / "own.h5").write_text("new")
     again.finish()
     assert tree(node.work.directory.checkpoints) == {"own.h5": "new"}
+
+
+def test_what_a_killed_rank_was_writing_is_never_believed_until_it_is_written_again(share):
+    node = share(watch=["{checkpoints}/*"], keep=9)
+    aged(node.write("checkpoints/old.bin"), 9)
+    assert settle(node) == ["old.bin"]
+    half = node.write("checkpoints/half.bin", "hal")
+    aged(node.write("checkpoints/whole.pt", zipped()), 5)
+    node.rounds.poll()
+
+    node.rounds.doubt(trusted=False)
+
+    assert settle(node) == ["whole.pt"]
+    assert node.rounds.finish_checkpoints(trusted=True, all_trusted=True) == ({}, ["half.bin"])
+    half.write_text("half and half")
+    assert settle(node) == ["half.bin"]
+
+
+def test_what_settled_between_two_copies_is_complete_after_a_kill(share):
+    node = share(watch=["{checkpoints}/*"])
+    node.write("checkpoints/1.bin")
+    node.rounds.poll()
+    CLOCK.sleep(1.05 * completeness.QUIET_SECONDS)
+    node.rounds.poll()
+
+    node.rounds.doubt(trusted=False)
+
+    assert node.rounds.finish_checkpoints(trusted=False, all_trusted=False) == ({}, [])
+    assert sorted(tree(node.work.directory.checkpoints)) == ["1.bin"]

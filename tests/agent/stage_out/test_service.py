@@ -201,6 +201,7 @@ def test_after_a_copy_that_took_long_the_next_checkpoint_does_not_wait(share, mo
     """Though looking is to be seldom, and the longer it takes the more so."""
     one = share(watch=["{checkpoints}/*.pt"])
     clock, pauses, orders = [1000.0], [], SimpleNamespace(finish=None, is_urgent=False)
+    orders.publish, orders.doubts = None, []
 
     def pause(seconds):
         pauses.append(seconds)

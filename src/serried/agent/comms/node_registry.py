@@ -45,6 +45,8 @@ class NodeAgent:
         self.have_ranks_ended = False
         self.is_held = False
         """It has no ranks, or they have ended, and it waits for another round or for the end."""
+        self.has_published = False
+        """Complete checkpoints of the round that has ended there are in the run directory."""
         self.is_lost = False
         """It disappeared before it was done: processes of the attempt may still run there."""
         self.is_unfit = False
@@ -127,7 +129,7 @@ class NodeRegistry:
         """A round has ended on all nodes: forget its stops."""
         self._stops.clear()
         for agent in self:
-            agent.is_held = False
+            agent.is_held = agent.has_published = False
             agent.running = []  # until its next heartbeat
 
     def send_to(self, index: int, message: Message) -> None:

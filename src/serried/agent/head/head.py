@@ -288,6 +288,8 @@ EARLY_SECONDS = 65.0
 """Slurm's warning of the limit may come this much too early. An earlier warning has another reason."""
 WRITE_SECONDS = 300.0
 """How long to retry writing the end on a full or unreachable disk; the scheduler may kill this process before."""
+PUBLISH_SECONDS = 300.0
+"""How long a round waits for nodes to copy complete checkpoints from their disks."""
 OBEY_SECONDS = 8.0
 """How long after the grace a node may take to report that its ranks have ended."""
 LOGGED = {
@@ -386,6 +388,8 @@ class Head:
         self._places = list(range(attempt.nodes))
         """The nodes that have ranks, in the order of these. The others are spare."""
         self._round = 1
+        self._publish_until: Optional[float] = None
+        """While nodes copy checkpoints from their disks after a round, on the monotonic clock."""
         self._rounds: Optional[Rounds] = None
         """None if no further round is possible."""
         self._next_round: Optional[RoundBegun] = None
@@ -614,6 +618,9 @@ class Head:
             self._judge_failure(Exit.from_json(message["exit"])._replace(host=agent.host))
         elif event == ToHead.ROUND_ENDED:
             self._on_round_ended(agent, known(NodeEnded, message))
+        elif event == ToHead.PUBLISHED:
+            agent.has_published = True
+            self._begin_round_if_ended()
         elif event == ToHead.STOP:
             self._on_terminated(f"TERM on {agent.host}", node=agent.index)
         elif event == ToHead.ORPHANED:
@@ -769,6 +776,23 @@ class Head:
             agent.is_held or agent.is_lost for agent in self._nodes if agent.index in self._places
         )
 
+    def _must_await_checkpoints(self) -> bool:
+        """Whether nodes still copy complete checkpoints from their disks: the ranks resume from the newest one."""
+        ends = [agent for agent in self._nodes if agent.index in self._places and not agent.is_lost]
+        awaited = [agent for agent in ends if not agent.has_published]
+        if not (awaited and self.attempt.plan.watch_patterns):
+            return False
+        if self._publish_until is None:
+            self._publish_until = time.monotonic() + PUBLISH_SECONDS
+            self.loop.after(PUBLISH_SECONDS + 0.1, self._begin_round_if_ended)
+            for agent in ends:
+                self._nodes.send_to(agent.index, {"do": ToNode.PUBLISH})
+        is_late = time.monotonic() > self._publish_until
+        if is_late:
+            hosts = fold_hosts([agent.host for agent in awaited])
+            system.log(f"checkpoints on {hosts} were not copied within {PUBLISH_SECONDS:.0f} s")
+        return not is_late
+
     def can_replace(self, agents: Sequence[NodeAgent]) -> bool:
         """Whether other nodes can take the place of these, or those are spare themselves.
 
@@ -792,7 +816,7 @@ class Head:
 
     def _begin_round_if_ended(self) -> None:
         """Once the ranks of all nodes have ended: start them again, perhaps after a pause, or end the attempt."""
-        if self._next_round or not self._have_all_ended() or self._rounds is None:
+        if self._next_round or not self._have_all_ended() or self._rounds is None or self._must_await_checkpoints():
             return
         is_warned = self._deadline is not None and time.time() >= self._deadline.warning
         lost = [agent.host for agent in self._nodes if agent.index in self._places and agent.is_lost]
@@ -825,7 +849,7 @@ class Head:
         if self._rounds is None or begun is None:
             return
         begun = begun._replace(message=begun.message + self._use_spares())
-        self._stop_reason, self._round = None, begun.round
+        self._stop_reason, self._round, self._publish_until = None, begun.round, None
         with contextlib.suppress(OSError, ValueError):  # a checkpoint may have been copied back during a pause
             begun = begun._replace(resume=self.attempt.newest_checkpoint or None)
         self._resume = begun.resume or ""

@@ -102,6 +102,8 @@ class RankPlace(NamedTuple):
     """The folder for checkpoints, likewise."""
     round: int = 1
     """Counts how often the ranks of the attempt have started."""
+    memory: str = ""
+    """Paths of memory for the copies of the library's saves, which outlive a round; one for each rank of the node."""
     submitters: str = ""
     """A folder for PATH: `sbatch` and the like, which pass none of the run's variables on to other jobs."""
 
@@ -369,6 +371,7 @@ def _serried(attempt: Attempt, place: RankPlace) -> Dict[str, str]:
         names.BEGIN_FROM: attempt.resume_from or "",
         names.AFTER: "\n".join(attempt.dependencies),
         names.ROUND: str(place.round) if attempt.plan.limit.rounds else "",
+        names.MEMORY: place.memory,
         names.DEADLINE: str(int(place.deadline)) if place.deadline else "",
     }
     return {

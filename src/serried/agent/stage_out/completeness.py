@@ -57,6 +57,8 @@ class ChangeTracker:
     def __init__(self) -> None:
         self._seen: Dict[str, Tuple[Tuple[int, ...], float]] = {}
         self._settled: Dict[str, Tuple[int, ...]] = {}
+        self._doubted: Dict[str, Tuple[int, ...]] = {}
+        """Their writers may have been cut off: that nothing changes them any more does not make them complete."""
 
     def update(self, artifacts: Sequence[Artifact]) -> None:
         """Note the current state of all artifacts, and forget those that no longer exist."""
@@ -65,6 +67,8 @@ class ChangeTracker:
         for artifact in artifacts:
             state, since = before.get(artifact.source, ((), now))
             self._seen[artifact.source] = (artifact.fingerprint, since if state == artifact.fingerprint else now)
+        new = [each for each in artifacts if self._settled.get(each.source) != each.fingerprint]
+        self.settled([each for each in new if is_complete(each) is None])  # nothing but this shows it at the end
 
     def settled(self, artifacts: Sequence[Artifact], *, urgent: bool = False) -> List[Artifact]:
         """The complete artifacts: quiet, open for writing in no process, and intact as far as the format shows."""
@@ -72,9 +76,18 @@ class ChangeTracker:
         if quiet:
             writing = open_for_writing()
             quiet = [artifact for artifact in quiet if not is_open(artifact, writing)]
-            quiet = [artifact for artifact in quiet if is_complete(artifact) is not False]
+            quiet = [
+                artifact for artifact in quiet if is_complete(artifact) is not False and not self._is_doubted(artifact)
+            ]
             self._settled.update((artifact.source, artifact.fingerprint) for artifact in quiet)
         return quiet
+
+    def doubt(self, artifacts: Sequence[Artifact]) -> None:
+        """Do not believe these until they change."""
+        self._doubted.update((artifact.source, artifact.fingerprint) for artifact in artifacts)
+
+    def _is_doubted(self, artifact: Artifact) -> bool:
+        return self._doubted.get(artifact.source) == artifact.fingerprint
 
     def complete_at_end(self, artifacts: Sequence[Artifact], *, trusted: bool, all_trusted: bool) -> List[Artifact]:
         """The complete artifacts after all writers have exited.
@@ -86,7 +99,7 @@ class ChangeTracker:
         for artifact in artifacts:
             whole = is_complete(artifact)
             if whole is None:
-                whole = all_trusted if artifact.is_shared else trusted
+                whole = (all_trusted if artifact.is_shared else trusted) and not self._is_doubted(artifact)
                 whole = whole or self._settled.get(artifact.source) == artifact.fingerprint
             if whole:
                 complete.append(artifact)

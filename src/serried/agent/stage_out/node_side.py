@@ -68,6 +68,9 @@ class StageOut:
         """Ranks of other nodes may still write to folders that this node watches."""
         self.were_ended = False
         """Ranks were ended on some node, perhaps while they wrote a file."""
+        self._doubt: Optional[Message] = None
+        """The last one, which a process that replaces another must know too."""
+        self._published: Optional[Callable[[], None]] = None
         self._is_draining = False
         self._folders: Optional[Dict[str, str]] = None
         self._is_wanted = self._is_local or (node == 0 and bool(watched))
@@ -98,6 +101,24 @@ class StageOut:
         if not self._is_urgent:
             self._is_urgent = True
             self._send({"do": ToHelper.HURRY})
+
+    def doubt(self, *, trusted: bool) -> None:
+        """A rank failed, on this node unless `trusted`: what it was writing must not count as complete later on."""
+        self._doubt = {"do": ToHelper.DOUBT, "trusted": trusted}
+        self._send(self._doubt)
+
+    def publish(self, published: Callable[[], None], *, trusted: bool) -> None:
+        """The ranks have ended and may start again: copy complete checkpoints, then call `published`."""
+        self._published, self._trusted = published, trusted
+        if self._starts:
+            self._send(self._request(ToHelper.PUBLISH))
+        else:
+            self._on_published()
+
+    def _on_published(self) -> None:
+        published, self._published = self._published, None
+        if published:
+            published()
 
     @property
     def is_drained(self) -> bool:
@@ -184,18 +205,24 @@ class StageOut:
         scratch = os.environ.get("SLURM_TMPDIR") or str(self._folder.scratch)
         arguments = [str(self._node), local, scratch]
         self._process = HelperProcess(self._loop, "stage-out", arguments, self._on_worker_message, niceness=NICENESS)
+        if self._doubt:
+            self._send(self._doubt)
         if self._is_draining:
             self._send(self._finish_message())
         elif self._is_urgent:
             self._send({"do": ToHelper.HURRY})
+        if self._published:
+            self._send(self._request(ToHelper.PUBLISH))
 
     def _finish_message(self) -> Message:
         seconds = None
         if self._ends_at is not None:
             late = min(LATE_SECONDS, self._attempt.plan.site.kill_wait_seconds / 10)
             seconds = max(0.0, self._ends_at - late - time.monotonic())
-        trusted = {"trusted": self._trusted, "all_trusted": self._trusted and not self.were_ended}
-        return {"do": ToHelper.FINISH, **trusted, "seconds": seconds}
+        return {**self._request(ToHelper.FINISH), "seconds": seconds}
+
+    def _request(self, do: str) -> Message:
+        return {"do": do, "trusted": self._trusted, "all_trusted": self._trusted and not self.were_ended}
 
     def _send(self, message: Message) -> None:
         if self._process:
@@ -206,6 +233,8 @@ class StageOut:
             self._on_worker_exit()
         elif message["event"] == FromStageOut.FINISHED:
             self._resolve(message)
+        elif message["event"] == FromStageOut.PUBLISHED:
+            self._on_published()
         elif message["event"] == FromStageOut.PROBLEM:
             system.log(message["message"])
             self._log_event(JournalEvent.STAGE_OUT_PROBLEM, message=message["message"])

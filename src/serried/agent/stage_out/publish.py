@@ -42,7 +42,7 @@ class Throttle:
     """The pauses of a copy after each piece."""
 
     def __init__(self, bandwidth: Optional[int] = None) -> None:
-        self._bandwidth = bandwidth
+        self._limit = self._bandwidth = bandwidth
         self._debt = 0.0
         self._is_raised = False
         self._lock = threading.Lock()
@@ -56,8 +56,16 @@ class Throttle:
 
     def set_urgent(self) -> None:
         """Copy at full speed from now on: the training has ended or soon will. Any thread may call this."""
+        self._limit = None
+        self.suspend_limit()
+
+    def suspend_limit(self) -> None:
+        """Copy at full speed until `restore_limit`, because no rank runs meanwhile. Any thread may call this."""
         self._bandwidth = None
         self.urgent_requests += 1
+
+    def restore_limit(self) -> None:
+        self._bandwidth = self._limit
 
     def advance(self, count: int, urgent_before: Optional[int] = None) -> None:
         """Pause after `count` bytes, within the bandwidth.

@@ -149,21 +149,12 @@ class SyncLoop:
         until = time.monotonic() + RETRY_SECONDS
         while True:
             self._unreadable = {}
-            candidates = {root: self._newest(root) for root in self._roots}
-            unpublished = self._unpublished(candidates)
-            complete = self._tracker.complete_at_end(unpublished, trusted=trusted, all_trusted=all_trusted)
-            torn = [artifact.name for artifact in unpublished if artifact not in complete]
-            missing: Missing = {}
-            for artifact in [*self._select(candidates, complete), *self._logs()]:
-                problem = self._copy(CHECKPOINTS, artifact)
-                if problem:
-                    missing[CHECKPOINTS, artifact.name] = (artifact, problem)
+            missing, torn = self.finish_checkpoints(trusted=trusted, all_trusted=all_trusted)
             unwatched = self._unwatched()
             rest = [artifact for artifact in unwatched if not self._publisher.is_published(RESULTS, artifact)]
             for artifact, problem in self._copy_results([*self._unpublished_results(), *rest]):
                 if problem:
                     missing[RESULTS, artifact.name] = (artifact, problem)
-            self._prune()
             missing.update(self._unreadable)
             if not missing or time.monotonic() + PAUSE_SECONDS > min(until, self._throttle.ends_at or until):
                 break
@@ -175,6 +166,27 @@ class SyncLoop:
         if unwatched:
             facts["unwatched"] = [artifact.path for artifact in unwatched]
         return facts
+
+    def finish_checkpoints(self, *, trusted: bool, all_trusted: bool) -> Tuple[Missing, List[str]]:
+        """Copy the complete checkpoints that ranks have left. Returns failed copies, and the names of torn ones."""
+        candidates = {root: self._newest(root) for root in self._roots}
+        unpublished = self._unpublished(candidates)
+        complete = self._tracker.complete_at_end(unpublished, trusted=trusted, all_trusted=all_trusted)
+        torn = [artifact for artifact in unpublished if artifact not in complete]
+        self._tracker.doubt(torn)
+        missing: Missing = {}
+        for artifact in [*self._select(candidates, complete), *self._logs()]:
+            problem = self._copy(CHECKPOINTS, artifact)
+            if problem:
+                missing[CHECKPOINTS, artifact.name] = (artifact, problem)
+        self._prune()
+        return missing, [artifact.name for artifact in torn]
+
+    def doubt(self, *, trusted: bool) -> None:
+        """A rank failed, on this node unless `trusted`: do not believe what it may have been writing."""
+        artifacts = [artifact for root in self._roots for artifact in self._checkpoints(root)]
+        complete = self._tracker.complete_at_end(artifacts, trusted=trusted, all_trusted=False)
+        self._tracker.doubt([artifact for artifact in artifacts if artifact not in complete])
 
     def _checkpoints(self, root: WatchRoot) -> List[Artifact]:
         """The newest first."""
@@ -387,6 +399,8 @@ class AgentRequests:
         self._throttle = limiter
         self._received = threading.Event()
         self.finish: Optional[Dict[str, Any]] = None
+        self.publish: Optional[Dict[str, Any]] = None
+        self.doubts: List[Dict[str, Any]] = []
         self.is_urgent = False
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -402,6 +416,11 @@ class AgentRequests:
                 self._throttle.set_urgent()
             if message["do"] == ToHelper.FINISH:
                 self.finish = message
+            elif message["do"] == ToHelper.PUBLISH:
+                self._throttle.suspend_limit()
+                self.publish = message
+            elif message["do"] == ToHelper.DOUBT:
+                self.doubts.append(message)
             if message.get("seconds") is not None:
                 ends_at = time.monotonic() + float(message["seconds"])
                 self._throttle.ends_at = min(ends_at, self._throttle.ends_at or ends_at)
@@ -429,6 +448,8 @@ class StageOutWorker:
         while self._requests.finish is None:
             began = time.monotonic()
             urgent = self._requests.is_urgent
+            self._doubt()
+            self._publish()
             self._sync_loop.poll()
             poll_seconds = time.monotonic() - began
             if self._roots and (urgent or began >= next_sync):
@@ -444,7 +465,19 @@ class StageOutWorker:
             # Polls are rare if they are slow. The time for copies does not count: the next file already waits.
             pause = max(min(POLL_SECONDS, self._sync_every, self._results_every), poll_seconds * POLL_SHARE)
             self._requests.wait(URGENT_POLL_SECONDS if urgent else pause)
-        self._finish(**{name: bool(self._requests.finish[name]) for name in ("trusted", "all_trusted")})
+        self._doubt()
+        self._finish(**_trust(self._requests.finish))
+
+    def _doubt(self) -> None:
+        while self._requests.doubts:
+            self._sync_loop.doubt(trusted=bool(self._requests.doubts.pop(0)["trusted"]))
+
+    def _publish(self) -> None:
+        request, self._requests.publish = self._requests.publish, None
+        if request is not None:
+            self._sync_loop.finish_checkpoints(**_trust(request))
+            self._throttle.restore_limit()
+            self._agent.send(event=FromStageOut.PUBLISHED)
 
     def _finish(self, *, trusted: bool, all_trusted: bool) -> None:
         began = time.monotonic()
@@ -464,6 +497,10 @@ class StageOutWorker:
 
     def _report(self, message: str) -> None:
         self._agent.send(event=FromStageOut.PROBLEM, message=message)
+
+
+def _trust(request: Dict[str, Any]) -> Dict[str, bool]:
+    return {name: bool(request[name]) for name in ("trusted", "all_trusted")}
 
 
 def main(arguments: List[str]) -> int:

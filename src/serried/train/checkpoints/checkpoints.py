@@ -186,7 +186,7 @@ class Checkpoints:
             self._clock = Clock(seconds, time.monotonic(), self.steps)
 
     def _resume(self, saver: Saver) -> None:
-        checkpoint = states.find(self._run, saver.root)
+        checkpoint = states.find(self._run, saver.root, saver)
         best = store.best_of(store.whole(saver.root), self._best) if self._run.is_main else None
         self._best_value = self._run.broadcast_object(best and best.metric)
         if checkpoint is None:

@@ -11,13 +11,14 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from serried.base.channel import Channel
 from serried.base.files import GROUP_DIRECTORY, make_directory, write_json
 from serried.schema import names
-from serried.schema.checkpoints import SCHEMA
+from serried.schema.checkpoints import REPLICATED, SCHEMA
 from serried.train.checkpoints import sharded, shared_memory, states, store, writer
 from serried.train.checkpoints.shared_memory import SharedMemory, Stage
 from serried.train.checkpoints.states import CheckpointError, SessionLike
@@ -58,7 +59,13 @@ class Saver:
         self._run, self._objects = run, objects
         self._retention = {"keep": keep, "best": best}
         self._local = None if local is None else store.rank_folder(local, root, run.rank)
-        self._memory = SharedMemory(run.device)
+        kept = os.environ.get(names.MEMORY, "").split(",")
+        own = dict(enumerate(kept)).get(run.local_rank, "")
+        self._memory = SharedMemory(run.device, own)
+        # The first rank of the first node also has the state that is equal on all ranks.
+        self._kept = [shared_memory.kept_copy(own if self._memory.is_kept else "")]
+        self._kept += [shared_memory.kept_copy(kept[0])] if kept[0] != own else []
+        self._held: Tuple[Optional[store.Checkpoint], Dict[str, memoryview]] = None, {}
         self._stage = Stage(self._memory)
         self._writer = WriterClient(self._memory.descriptor)
         self._carrier = None if local is None else WriterClient(self._memory.descriptor)
@@ -101,7 +108,53 @@ class Saver:
     def restore(self, checkpoint: store.Checkpoint) -> Tuple[Dict[str, Any], Dict[int, Dict[str, Any]]]:
         """Restore every object. Returns the state of `Checkpoints` itself, and the loaders' states by number."""
         group = None if self._shards is None else self._shards.group
-        return states.restore(checkpoint, self._run, self._objects, self._spread, group)
+        held = self.held(checkpoint)
+        if held:
+            _log.info("checkpoint of step %d: %s read from memory", checkpoint.step, ", ".join(sorted(held)))
+        restored = states.restore(checkpoint, self._run, self._objects, self._spread, group, held=held)
+        if names.MEMORY in os.environ:
+            self._run.all_reduce_max(0)  # the next save of one rank must not change what another still reads
+            self._kept, self._held = [], (None, {})
+        return restored
+
+    def held(self, checkpoint: store.Checkpoint) -> Dict[str, memoryview]:
+        """The files of `checkpoint` that this rank reads and that are in memory, with the checksums in COMPLETE."""
+        if self._held[0] != checkpoint:
+            found = {}
+            for copy in filter(None, self._kept):
+                if copy.label["step"] != checkpoint.step:
+                    continue
+                for name, image in copy.images():
+                    file = checkpoint.files.get(name)
+                    if file and name in (REPLICATED, store.rank_file(self._run.rank)):
+                        content = image[: file["size"]]
+                        if store.spelled(zlib.crc32(content)) == file["crc32"]:
+                            found[name] = content
+            self._held = checkpoint, found
+        return self._held[1]
+
+    def publish_kept(self) -> None:
+        """Write the copy that an earlier round left in memory, if all ranks have it and no newer one is complete.
+
+        Collective. It costs the time of a save, and saves the work since the checkpoint before.
+        """
+        if names.MEMORY not in os.environ:
+            return
+        label = self._kept[0].label if self._kept and self._kept[0] else {}
+        place = {"rank": self._run.rank, "world_size": self._run.world_size, "root": str(self.root)}
+        is_own = {name: label.get(name) for name in place} == place
+        token = self._run.broadcast_object(label.get("token"))
+        if self._run.all_reduce_max(int(not is_own or label["token"] != token)):
+            return
+        whole = store.whole(self.root) if self._run.is_main else []
+        if not self._run.broadcast_object(all(checkpoint.step < label["step"] for checkpoint in whole)):
+            return
+        _log.info("checkpoint of step %d is written again, from memory", label["step"])
+        token = f"{self._token}-{label['step']}"
+        self._staged = {**label, "local": None, "token": token, "began": time.monotonic(), **self._retention}
+        _send(self._writer, self._staged)
+        self.wait()
+        self._run.broadcast_object(None)  # the checkpoint is complete once rank 0 has it
 
     def begin(self, step: int, epochs: int, metric: Optional[float] = None) -> None:
         """Copy the current states, and have them written. Waits until the memory is free."""
@@ -135,6 +188,8 @@ class Saver:
         try:
             command["files"] = _kept(self._stage.copy, states.collect(self._run, self._objects, self._spread, epochs))
             command["capacity"] = self._memory.capacity
+            if self._shards is None:
+                self._memory.label(command)
         except (CheckpointError, OSError) as error:
             command["problem"] = str(error)
         if self._shards is not None:  # collective, so also if this rank's own part has failed

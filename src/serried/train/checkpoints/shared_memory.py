@@ -9,21 +9,27 @@ A checkpoint may hold the values that `torch.load(weights_only=True)` reads. Tha
 from __future__ import annotations
 
 import _codecs
+import contextlib
 import ctypes
+import fcntl
 import functools
 import io
+import json
 import mmap
 import os
 import pickle
+import struct
 import sys
 import tempfile
 import threading
+import zlib
 from collections import Counter, OrderedDict
 from pathlib import Path
-from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import torch
 
+from serried.schema import names
 from serried.train.checkpoints.archive import PAGE, ImageLayout
 from serried.train.checkpoints.writer import SIZE
 
@@ -31,6 +37,8 @@ REBUILDERS = ("_rebuild_tensor_v2", "_rebuild_tensor_v3")
 """Functions that rebuild a tensor; the second one, since torch 2.3, for dtypes newer than torch's storages."""
 
 _GRAIN = 2 << 20
+_LABEL = struct.Struct("=QL")
+"""The length and checksum of the label, JSON in the first page."""
 _PROTOCOL = 2  # what torch.save writes and `weights_only` reads
 _PORTABLE = 1  # cudaHostRegisterPortable
 _CONTAINERS = (list, tuple)
@@ -39,11 +47,18 @@ _READS_ALL = (2, 6)
 
 
 class SharedMemory:
-    """Memory that this process and the writer share; pinned for copies from `device`, if that is a CUDA device."""
+    """Memory that this process and the writer share; pinned for copies from `device`, if that is a CUDA device.
 
-    def __init__(self, device: torch.device) -> None:
-        if hasattr(os, "memfd_create"):
-            self.descriptor = os.memfd_create("serried-checkpoint", os.MFD_CLOEXEC)
+    `path` is memory of the agent, which outlives this process. It is used unless another process holds it.
+    """
+
+    def __init__(self, device: torch.device, path: str = "") -> None:
+        self.descriptor = _opened(path, os.O_RDWR, alone=True)
+        self.is_kept = self.descriptor >= 0
+        if self.is_kept:
+            pass
+        elif hasattr(os, "memfd_create"):
+            self.descriptor = os.memfd_create(names.MEMORY_FILE, os.MFD_CLOEXEC)
         else:
             with tempfile.TemporaryFile() as file:
                 self.descriptor = os.dup(file.fileno())
@@ -59,7 +74,8 @@ class SharedMemory:
             return
         self.settle()
         self._unpin()
-        known, self.capacity = self.capacity, -(-(size + size // 16) // _GRAIN) * _GRAIN
+        known = os.fstat(self.descriptor).st_size
+        self.capacity = max(known, -(-(size + size // 16) // _GRAIN) * _GRAIN)
         os.ftruncate(self.descriptor, self.capacity)
         self.map = mmap.mmap(self.descriptor, self.capacity)
         self._toucher = threading.Thread(target=self._touch, args=(self.map, known), daemon=True)
@@ -82,6 +98,15 @@ class SharedMemory:
             self._is_pinned = False
             _cudart().cudaHostUnregister(_address(self.map))
 
+    def label(self, facts: Optional[Dict[str, Any]]) -> None:
+        """Note what the memory holds, once all of it is there; None before it changes."""
+        memory: Any = self.map
+        memory[: _LABEL.size] = bytes(_LABEL.size)
+        text = json.dumps(facts).encode()
+        if self.is_kept and facts and _LABEL.size + len(text) <= PAGE:
+            memory[_LABEL.size : _LABEL.size + len(text)] = text
+            memory[: _LABEL.size] = _LABEL.pack(len(text), zlib.crc32(text))
+
     def close(self) -> None:
         self.settle()
         self._unpin()
@@ -92,6 +117,74 @@ class SharedMemory:
         if self._toucher is not None:
             self._toucher.join()
             self._toucher = None
+
+
+def _opened(path: str, flags: int, *, alone: bool) -> int:
+    """A descriptor of memory that the agent keeps; -1 if there is none, or if `alone` and another process holds it.
+
+    The process and the descriptor in `path` may long be others, and this may be a container.
+    """
+    descriptor = -1
+    with contextlib.suppress(OSError):
+        if os.readlink(path).startswith(f"/memfd:{names.MEMORY_FILE}"):  # noqa: PTH115 - not a path
+            descriptor = os.open(path, flags | os.O_CLOEXEC)
+        if descriptor >= 0 and alone:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return descriptor
+    if descriptor >= 0:
+        os.close(descriptor)
+    return -1
+
+
+class KeptCopy(NamedTuple):
+    """The copy of a save that outlived its rank."""
+
+    label: Dict[str, Any]
+    """The writer's command."""
+    content: memoryview
+
+    def images(self) -> Iterator[Tuple[str, memoryview]]:
+        """The files' names, and the memory from the start of each on."""
+        return ((file["name"], self.content[file["start"] :]) for file in self.label["files"])
+
+
+def kept_copy(path: str) -> Optional[KeptCopy]:
+    """The whole copy in memory that the agent keeps; None if there is none."""
+    descriptor = _opened(path, os.O_RDONLY, alone=False)
+    if descriptor < 0:
+        return None
+    try:
+        content = memoryview(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ))
+    except (OSError, ValueError):  # empty
+        return None
+    finally:
+        os.close(descriptor)
+    length, checksum = _LABEL.unpack(content[: _LABEL.size])
+    text = content[_LABEL.size : min(_LABEL.size + length, PAGE)]
+    return KeptCopy(json.loads(bytes(text)), content) if length and zlib.crc32(text) == checksum else None
+
+
+class _Window(io.RawIOBase):
+    """Reads a file from memory without a copy of it."""
+
+    def __init__(self, content: memoryview) -> None:
+        self._content, self._at = content, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._content[self._at : self._at + len(buffer)]
+        buffer[: len(piece)] = piece
+        self._at += len(piece)
+        return len(piece)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, len(self._content))[whence]
+        return self._at
 
 
 def _address(memory: mmap.mmap) -> int:
@@ -201,6 +294,7 @@ class Stage:
         self._memory.reserve(size)
         self._memory.settle()
         memory: Any = self._memory.map
+        self._memory.label(None)
         if self._map is not memory:
             self._map = memory
             self._targets.clear()
@@ -216,8 +310,8 @@ class Stage:
         return [image.description() for image in images]
 
     def _plan(self, files: Dict[str, Any]) -> Tuple[List[_Image], int]:
-        """The images of `files`, one after the other, and their size."""
-        images, end = [], 0
+        """The images of `files`, one after the other behind the label, and their size."""
+        images, end = [], PAGE
         for name, state in files.items():
             images.append(_Image(name, state, end))
             end = images[-1].end
@@ -286,11 +380,15 @@ def _allowed() -> FrozenSet[Any]:
     return frozenset(entry[0] if isinstance(entry, tuple) else entry for entry in known)
 
 
-def read_file(path: Path) -> Dict[str, Any]:
-    """Load a file of a checkpoint to the CPU. A hostile file cannot run code: it can only build allowed values."""
+def read_file(file: Union[Path, memoryview]) -> Dict[str, Any]:
+    """Load a file of a checkpoint, or its image, to the CPU.
+
+    A hostile file cannot run code: it can only build allowed values.
+    """
     is_new = tuple(int(number) for number in torch.__version__.split(".")[:2]) >= _READS_ALL
     options: Any = {"weights_only": True} if is_new else {"weights_only": False, "pickle_module": _SafePickle}
-    state: Dict[str, Any] = torch.load(path, map_location="cpu", **options)
+    source: Any = io.BufferedReader(_Window(file)) if isinstance(file, memoryview) else file
+    state: Dict[str, Any] = torch.load(source, map_location="cpu", **options)
     return state
 
 

@@ -36,10 +36,18 @@ class Stateful(Protocol):
     def load_state_dict(self, state: Dict[str, Any]) -> Any: ...
 
 
+class KeptCopies(Protocol):
+    """Copies of saves in memory that outlived their ranks: `Saver` has them."""
+
+    def publish_kept(self) -> None: ...
+    def held(self, checkpoint: store.Checkpoint) -> Dict[str, memoryview]: ...
+
+
 class SessionLike(Protocol):
     """What checkpoints and the trace of a resume check need of a session."""
 
     rank: int
+    local_rank: int
     world_size: int
     is_main: bool
     device: torch.device
@@ -185,7 +193,7 @@ def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
 # Resuming: all ranks agree on a checkpoint, and restore its states.
 
 
-def find(run: SessionLike, root: Path) -> Optional[store.Checkpoint]:
+def find(run: SessionLike, root: Path, kept: Optional[KeptCopies] = None) -> Optional[store.Checkpoint]:
     """The newest complete checkpoint whose content matches its checksums. Collective.
 
     Rank 0 lists them and removes partial ones; the ranks share the reading of the files. If `root` has none,
@@ -200,7 +208,10 @@ def find(run: SessionLike, root: Path) -> Optional[store.Checkpoint]:
     if run.is_main:
         own = _list(root)
         store.remove_partial(root)
-    found = _first_undamaged(run, own, set_aside=True)
+    if kept is not None:
+        kept.publish_kept()
+        own = store.whole(root) if run.is_main else []
+    found = _first_undamaged(run, own, kept, set_aside=True)
     named = run.resume_from
     if found is not None or named is None:
         return found
@@ -220,7 +231,11 @@ def _list(root: Path) -> List[store.Checkpoint]:
 
 
 def _first_undamaged(
-    run: SessionLike, checkpoints: List[store.Checkpoint], *, set_aside: bool = False
+    run: SessionLike,
+    checkpoints: List[store.Checkpoint],
+    kept: Optional[KeptCopies] = None,
+    *,
+    set_aside: bool = False,
 ) -> Optional[store.Checkpoint]:
     """The first of rank 0's `checkpoints` without damage.
 
@@ -228,7 +243,8 @@ def _first_undamaged(
     """
     checkpoint: store.Checkpoint
     for checkpoint in run.broadcast_object(checkpoints):
-        share = sorted(checkpoint.files)[run.rank :: run.world_size]
+        left = set(checkpoint.files) - _not_to_be_read(checkpoint, run, kept)
+        share = sorted(left)[run.rank :: run.world_size]
         problem = store.find_damage(checkpoint, share)
         if run.all_reduce_max(0 if problem is None else 1) == 0:
             return checkpoint
@@ -243,16 +259,36 @@ def _first_undamaged(
     return None
 
 
+def _not_to_be_read(checkpoint: store.Checkpoint, run: SessionLike, kept: Optional[KeptCopies]) -> Set[str]:
+    """The files that every rank which needs them has in memory. Collective."""
+    if kept is None:
+        return set()
+    held = kept.held(checkpoint)
+    have_own, have_replicated = (
+        run.all_reduce_max(int(name not in held)) == 0 for name in (store.rank_file(run.rank), layout.REPLICATED)
+    )
+    ranks = range(run.world_size) if have_own and not checkpoint.shared else ()
+    return {*map(store.rank_file, ranks), *([layout.REPLICATED] if have_replicated else [])}
+
+
 def restore(
-    checkpoint: store.Checkpoint, run: SessionLike, objects: Mapping[str, Any], spread: Sequence[str], group: Any
+    checkpoint: store.Checkpoint,
+    run: SessionLike,
+    objects: Mapping[str, Any],
+    spread: Sequence[str],
+    group: Any,
+    *,
+    held: Mapping[str, memoryview],
 ) -> Tuple[Dict[str, Any], Dict[int, Dict[str, Any]]]:
     """Restore every object. Returns the state of `Checkpoints` itself, and the loaders' states by number. Collective.
 
-    `spread`: names of the objects that are sharded now, which may differ from when they were saved.
+    `spread`: names of the objects that are sharded now, which may differ from when they were saved. `held`: files that
+    are in memory.
     """
     is_same_world = checkpoint.world_size == run.world_size
-    replicated = read_file(checkpoint.path / layout.REPLICATED)
-    rank = read_file(checkpoint.path / store.rank_file(run.rank)) if is_same_world else {}
+    own = store.rank_file(run.rank)
+    replicated = read_file(held.get(layout.REPLICATED, checkpoint.path / layout.REPLICATED))
+    rank = read_file(held.get(own, checkpoint.path / own)) if is_same_world else {}
     by_rank = {**rank.get("objects", {}), **_joined(checkpoint, objects, is_same_world)}
     in_shards = [name for name in checkpoint.sharded if name in objects]
     for name, obj in objects.items():
@@ -271,15 +307,15 @@ def restore(
     _warn_of_mismatch(checkpoint, run, saved, objects)
     if in_shards:
         sharded.load(checkpoint.path / store.SHARDED, in_shards, objects, group)
-    own = replicated[OWN]
+    session = replicated[OWN]
     for name, part in run._parts.items():
-        if name in own["parts"]:
-            part.load_state_dict(own["parts"][name])
+        if name in session["parts"]:
+            part.load_state_dict(session["parts"][name])
     if is_same_world:
         set_random_state(rank["random"], run.device)
     else:
         _reseed(checkpoint, run)
-    return own["checkpoints"], {**own["loaders"], **rank.get("loaders", {})}
+    return session["checkpoints"], {**session["loaders"], **rank.get("loaders", {})}
 
 
 def _other_world(checkpoint: store.Checkpoint, run: SessionLike) -> str:
