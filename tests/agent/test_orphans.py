@@ -31,7 +31,8 @@ def test_who_waits_on_another_node_hears_also_of_what_ends_while_the_rest_is_swe
         monkeypatch.setattr(Node, told, lambda *_, **__: None)
     node = Node.__new__(Node)
     node._kill, node._private = None, Path("/nowhere")
-    node._connections = None
+    node._connections, node._memories = None, {}
+    node._stacks = SimpleNamespace(keep_records=lambda: None)
     node._sampling = SimpleNamespace(end=lambda: None)
     node._ranks = SimpleNamespace(reap=heard.update, have_exited_by_themselves=True, leaders=[], exits={})
     node._holds, node._round = False, 1

@@ -81,7 +81,7 @@ def test_a_lock_that_is_only_being_checked_is_tried_again(tmp_path):
 def test_thousands_of_nodes_report_their_progress_less_often(monkeypatch, nodes, reports):
     clock, sent = SimpleNamespace(monotonic=lambda: clock.now), []
     monkeypatch.setattr(node_side, "time", clock)
-    work = SimpleNamespace(nodes=nodes)
+    work = SimpleNamespace(agents=nodes)
     staging = node_side.StageIn(None, work, None, None, lambda event, **_: sent.append(event))
     for clock.now in range(0, 60, 2):  # as its worker says it
         staging._on_worker_message({"say": FromStageIn.PROGRESS, "bytes": 7})
@@ -147,7 +147,7 @@ def staging(monkeypatch):
     """The head's end of three nodes that stage; `staging.noted` is what its journal gets."""
     monkeypatch.setattr(head_side, "RECORD_SECONDS", 0.0)
     monkeypatch.setattr(head_side, "LOG_SECONDS", 0.0)
-    work = SimpleNamespace(nodes=3, plan=a_plan(data=Data((Staged("/set", "set"),))))
+    work = SimpleNamespace(agents=3, plan=a_plan(data=Data((Staged("/set", "set"),))))
     noted: list[dict] = []
     staging = head_side.StageInCoordinator(work, [], lambda _, **facts: noted.append(facts), print, lambda: None)
     staging.noted = noted
