@@ -301,7 +301,7 @@ def test_a_run_that_is_requeued_after_a_round_begins_with_the_first_again(start,
     saves = f"{COUNT}\n{own}\n{waits}\n{SAVE}; echo 2 >$SERRIED_RUN_DIR/count; exit 85"
     plan = make_run(f"[ $(cat $SERRIED_RUN_DIR/count) = 2 ] && exit\n{saves}", limit={"rounds": 3, "restarts": 1})
     first = start(None, plan=plan)
-    wait_until(lambda: len(first.events("started")) == 2)
+    wait_until(lambda: all("round 1 from" in first.output(rank) for rank in (0, 1)))
     first.process.send_signal(signal.SIGUSR1)
 
     assert first.wait() == 85
