@@ -23,12 +23,22 @@ sys.path.insert(0, str(ROOT / "tests"))
 from recovery_faults import KINDS, Case, Seen, attempt, cases, verdict
 
 MOMENTS = {"begin": "before the first step", "step": "at a step", "change": "as ranks end", "round": "as they start"}
-WRONG = ("hang", "came back", "ran twice", "ran on", "false success", "false blame", "lost run", "older checkpoint")
+WRONG = (
+    "hang",
+    "came back",
+    "ran twice",
+    "ran on",
+    "false success",
+    "false blame",
+    "unnamed",
+    "lost run",
+    "older checkpoint",
+)
 
 
 def main() -> None:
     options = parsed()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGTERM, lambda *_: setattr(options, "faults", 0))  # what has been seen counts
     chosen: Iterator[Case] = (
         iter([it for it in islice(cases(options.seed), 10_000) if it.number in options.only])
         if options.only
@@ -38,11 +48,13 @@ def main() -> None:
     with ThreadPoolExecutor(options.jobs) as pool:
         begun_cases: deque[tuple[Case, Future[tuple[Seen, list[str]]]]] = deque()
         while begun_cases or injected < options.faults:
-            while injected < options.faults and len(begun_cases) < 2 * options.jobs and (case := next(chosen, None)):
+            while injected < options.faults and len(begun_cases) < 12 * options.jobs and (case := next(chosen, None)):
                 begun_cases.append((case, pool.submit(carried_out, case)))
             if not begun_cases:
                 break
             case, future = begun_cases.popleft()
+            if not options.faults and future.cancel():
+                continue
             seen, wrong = future.result()
             judged.append((case, seen, wrong))
             injected += len(seen.injected)
@@ -81,6 +93,8 @@ def tell(case: Case, seen: Seen, wrong: list[str]) -> None:
     faults = ", ".join(f"{it.fault.kind} {it.host if it.node >= 0 else ''}".strip() for it in seen.injected)
     end = seen.end or {}
     print(f"{case.number} {case.shape} [{faults}]: {end.get('state')}, {len(seen.of('round'))} rounds", flush=True)
+    if end.get("state") != "COMPLETED":
+        print(f"   {end.get('message')}", flush=True)
     if wrong:
         print(f"   WRONG {wrong}\n   {case.faults}\n   {seen.run}\n   {end.get('message')}", flush=True)
 

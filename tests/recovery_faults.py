@@ -28,10 +28,11 @@ from stub_scheduler import StubScript, register, site_of
 
 STEPS, EACH = 10, 3
 PROGRAM = Path(__file__).with_name("faults") / "counts.py"
-BOUND_SECONDS, AFTER_SECONDS, HEAR_SECONDS = 150.0, 12.0, 3.0
+BOUND_SECONDS, AFTER_SECONDS, HEAR_SECONDS = 100.0, 12.0, 3.0
 """For an attempt, for what may run after it, and from a request until its effect is seen."""
 TRY_SECONDS = 3.0
 SECONDS = {
+    "head.head.CONNECT_SECONDS": 30.0,
     "head.head.CONTROL_SECONDS": 0.3,
     "head.head.CHECK_SECONDS": 0.5,
     "head.head.SILENT_NODE_SECONDS": 24.0,
@@ -439,9 +440,23 @@ def blame(seen: Seen, said: str) -> Iterator[str]:
         return  # it names those that had not connected yet, too
     wrong = [word for word in re.findall(r"rank (\d+)", clause) if int(word) not in ranks]
     wrong += [word for word in re.findall(r"fake\d+", clause) if word not in hosts and "takes the place" not in clause]
+    if seen.end and seen.injected and not any(is_named(it, seen.end["state"], clause) for it in seen.injected):
+        yield f"unnamed: {seen.end['state']}: {clause}"
     kinds = kinds_of(seen)
     if wrong and not ({"head killed", "job.sh killed", "disk full"} & kinds):
         yield f"false blame: {clause} [{', '.join(wrong)}]"
+
+
+def is_named(it: Injected, state: str, clause: str) -> bool:
+    """Whether the state, or what is said about it, is that of the fault."""
+    kind = it.fault.kind
+    if kind in RANKS:
+        how = {"rank killed": "signal 9", "rank crashed": "signal 11"}.get(kind, f"status {kind.split()[-1]}")
+        return f"rank {it.rank} on {it.host}" in clause and how in clause
+    if kind in ENDS:
+        return state in (("TIMEOUT", "PREEMPTED") if kind == "warned of the limit" else ("CANCELLED",))
+    of_attempt = {"head killed": "the head agent", "job.sh killed": "job.sh", "disk full": ""}
+    return of_attempt.get(kind, it.host) in clause
 
 
 def rounds(seen: Seen) -> Iterator[str]:

@@ -22,6 +22,7 @@ PAIRS = (
 )
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize(("first", "second", "state"), PAIRS, ids=[pair[1][0] for pair in PAIRS])
 def test_a_second_fault_in_the_middle_of_a_recovery_gets_a_true_verdict(tmp_path, first, second, state):
     case = Case(0, (2, 1, 1), (Fault(*first), Fault(*second)))
