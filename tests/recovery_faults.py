@@ -243,7 +243,7 @@ class Injector:
                 request = {"t": 0, "request": "stop", "reason": "user", "by": "ada"}
                 Journal(run.place.attempt(1).control).append(request)
                 return done
-        elif run.process.poll() is None:
+        elif run.process.poll() is None and run.events():  # a signal that comes before any handler says nothing
             number = {"cancelled": signal.SIGTERM, "warned of the limit": signal.SIGUSR1}.get(
                 fault.kind, signal.SIGKILL
             )
