@@ -163,8 +163,10 @@ class Injector:
 
     def _hold(self) -> None:
         """Ranks wait before a fault, which would else come too late on a busy machine."""
-        at = next((fault for fault in self._waiting if fault.moment == "step"), None)
-        text = f"{1 + (at is not self.case.faults[0])} {at.value:.0f}" if at else "999 0"
+        at = next((fault for fault in self._waiting if fault.moment in {"step", "round"}), None)
+        text = "999 0"
+        if at:
+            text = "2 0" if at.moment == "round" else f"{1 + (at is not self.case.faults[0])} {at.value:.0f}"
         files.write_text(self._marks.with_name("hold"), text)
 
     @property
