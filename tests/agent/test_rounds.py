@@ -342,6 +342,15 @@ def test_a_complete_checkpoint_that_is_only_on_the_disk_of_a_node_is_the_newest(
     assert [run.output(rank, rank).splitlines()[-1] for rank in (0, 1)] == ["from step-2.pt"] * 2
 
 
+def test_a_run_that_succeeds_copies_its_checkpoints_once(start, tmp_path):
+    code = {"stage_out.node_side": "\nStageOut.publish = lambda *_, **__: None\n"}
+    save = "echo 1 >$SERRIED_CHECKPOINT_DIR/step-1"
+    run = start(save, nodes=2, ranks=1, code=code, site={"local_disk": str(tmp_path / "disk")}, **ON_DISK)
+
+    assert run.wait() == 0
+    assert (run.place.checkpoints / "step-1").read_text() == "1\n"
+
+
 def test_a_torn_checkpoint_of_an_unknown_format_is_not_resumed_from(start, tmp_path):
     half = """
     with (folder / "step-3.bin").open("w") as file:

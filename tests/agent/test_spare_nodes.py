@@ -87,6 +87,18 @@ def test_a_second_loss_without_a_spare_node_ends_the_attempt(start, wait_until):
     assert "recovered once: node fake2 was lost" in run.ending[3]
 
 
+def test_a_spare_node_that_is_lost_in_the_pause_before_its_round_ends_the_attempt(start, wait_until, tmp_path):
+    pause = f"\nRounds.pause_seconds = property(lambda _: open({str(tmp_path / 'pause')!r}, 'w') and 60.0)\n"
+    run = start(AGAIN.format(rounds=1), **SHAPE, code={"head.rounds": pause})
+    kill_node(run, 1, wait_until)
+    wait_until((tmp_path / "pause").exists)
+    os.kill(run.pid_of("node", FAKE_NODE="2"), signal.SIGKILL)
+
+    assert run.wait() != 0
+    assert run.events("round") == []
+    assert run.ending[2] in ("node-lost", "agent-killed")
+
+
 def test_the_first_node_has_no_spare(start, wait_until):
     run = start(AGAIN.format(rounds=1), **SHAPE)
     kill_node(run, 0, wait_until)

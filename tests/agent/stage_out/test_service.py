@@ -256,6 +256,16 @@ def test_a_stuck_copy_is_given_up_before_the_schedulers_kill(share, tmp_path, mo
     assert 1000 < killed[0] < 1006
 
 
+def test_a_copy_that_is_too_late_for_a_round_is_not_reported_in_the_next(share, tmp_path):
+    folder, reported = SimpleNamespace(has_disk=True, path=tmp_path), []
+    stage_out = StageOut(None, share(["*"], watch=["{checkpoints}/*.pt"]).work, 0, folder, lambda *_, **__: None)
+    stage_out._starts, stage_out._folders = 1, {}
+    stage_out.publish(lambda: reported.append("published"), trusted=True)
+    stage_out.begin(None)
+    stage_out._on_worker_message({"event": "published"})
+    assert reported == []
+
+
 def test_a_run_stays_completed_if_an_agent_is_killed_during_the_last_copies(bring, wait_until, tmp_path):
     end = tmp_path / "end"
     run = bring(f"while not os.path.exists({str(end)!r}):\n    time.sleep(0.05)\n")

@@ -679,6 +679,8 @@ class Head:
         agent.is_done = agent.is_lost = True
         if is_spare:
             system.log(f"spare node {agent.host} was lost: {because}")
+            if not self.can_replace([]):  # it was to take the place of another one
+                self._end_rounds()
         elif self._have_ranks_started:
             if not self.can_replace([agent]):
                 self._end_rounds()
@@ -816,11 +818,13 @@ class Head:
 
     def _begin_round_if_ended(self) -> None:
         """Once the ranks of all nodes have ended: start them again, perhaps after a pause, or end the attempt."""
-        if self._next_round or not self._have_all_ended() or self._rounds is None or self._must_await_checkpoints():
+        if self._next_round or not self._have_all_ended() or self._rounds is None:
             return
         is_warned = self._deadline is not None and time.time() >= self._deadline.warning
-        lost = [agent.host for agent in self._nodes if agent.index in self._places and agent.is_lost]
         if self._stop_reason in REPEATED and not is_warned:
+            if self._must_await_checkpoints():
+                return
+            lost = [agent.host for agent in self._nodes if agent.index in self._places and agent.is_lost]
             try:
                 self._next_round = self._rounds.decide(self._stop_reason, lost, self._hangs.hang)
             except (OSError, ValueError, KeyError) as error:

@@ -83,7 +83,7 @@ class StageOut:
         if seconds_left is not None:
             self.limit(seconds_left)
         if self._folders is not None:  # a further round
-            self.were_ended = False
+            self.were_ended, self._published = False, None
             return self._folders
         own = {RESULTS: self._has_results, CHECKPOINTS: self._has_checkpoints}
         self._folders = folders = {name: str(self._folder.path / name) for name, is_ours in own.items() if is_ours}
