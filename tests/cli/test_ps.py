@@ -7,7 +7,7 @@ import pytest
 from building import CREATED, a_failure, a_live_node, live_of
 from serried.records import index, live
 from serried.schedulers.interface import Job
-from serried.schema.plan import Environment
+from serried.schema.plan import Environment, Limit
 
 NOW = CREATED + 3600
 
@@ -226,6 +226,15 @@ def test_an_array_counts_its_tasks_by_state(serried, make):
     run = make(indices=range(4)).ending(task=0).ending("TIMEOUT", task=1)
     run.ending("CANCELLED", task=2, cause="user").ending("FAILED", task=3)
     assert "1/4 done, 1 failed, 1 timeout, 1 cancelled" in serried("ps").out
+
+
+def test_an_array_says_which_tasks_recovered(serried, make):
+    again = [{"code": "completed", "message": ""}, {"code": "recovered", "message": "recovered once: node n2 was lost"}]
+    run = make(indices=range(3), limit=Limit(rounds=3)).ending(task=0).ending(task=1, conditions=again)
+    run.ending(task=2, conditions=again)
+    for _ in range(2):  # the second time from the record
+        assert serried("ps").out.splitlines()[1].endswith("  49m ago  3/3 done, recovered in a round: 1-2")
+        assert serried("why", "k3f9q2").out.splitlines()[0].endswith("all tasks completed; recovered in a round: 1-2")
 
 
 def test_a_silent_scheduler_leaves_what_was_known_and_without_that_it_is_exit_code_3(serried, make, slurm):

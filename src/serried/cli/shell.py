@@ -108,7 +108,7 @@ def command(*, what: str | None, now: bool, node: int | None, rank: int | None, 
             argv, environment = foreground.join_command(status, node or 0, words, os.environ)
         else:
             run_view.insist_on_one(run, f" --rank {rank}")
-            foreground.check_joinable(status)
+            foreground.joinable(status)
             argv, environment = foreground.attach_command(status, _process(run, rank), words, os.environ)
         if dry_run:
             console.out(shlex.join(argv))

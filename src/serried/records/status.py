@@ -781,6 +781,13 @@ def keep_end(status: RunStatus, evidence: Evidence, now: float) -> RunStatus:
     if not verdict.settled and not is_old:
         return status
     known = evidence.end or End.of({})
+    conditions = verdict.conditions or (condition_of(verdict.state, verdict.cause, verdict.message),)
+    if status.tasks is not None and (recovered := _recovered_tasks(status)):
+        conditions = (*conditions, Condition(Reason.RECOVERED, f"recovered in a round: {compress(recovered)}"))
+        verdict = dataclasses.replace(
+            verdict, conditions=conditions, message="; ".join(each.message for each in conditions)
+        )
+        status = dataclasses.replace(status, verdict=verdict)
     end = known._replace(
         task=None,
         job=status.job,
@@ -788,7 +795,7 @@ def keep_end(status: RunStatus, evidence: Evidence, now: float) -> RunStatus:
         state=verdict.state,
         exit_code=verdict.exit_code,
         cause=verdict.cause,
-        conditions=verdict.conditions or (condition_of(verdict.state, verdict.cause, verdict.message),),
+        conditions=conditions,
         started=known.started or iso(status.started),
         ended=iso(verdict.since),
         seconds=status.seconds if known.seconds is None else known.seconds,
@@ -809,6 +816,16 @@ def keep_end(status: RunStatus, evidence: Evidence, now: float) -> RunStatus:
                 write_text(record.directory.usage, json.dumps(kept, separators=(",", ":")) + "\n")
         record.write_end(end)
     return status
+
+
+def _recovered_tasks(status: RunStatus) -> list[int]:
+    """The tasks of an array whose ranks started again. Reads a file of each task, once in the life of a run."""
+    if not status.record.plan.limit.rounds:
+        return []
+    ends = {index: End.read_known(status.record.where.task(index).exit) for index in status.tasks or ()}
+    return [
+        index for index, end in ends.items() if end and any(each.code == Reason.RECOVERED for each in end.conditions)
+    ]
 
 
 def read_end(record: Record) -> RunStatus:

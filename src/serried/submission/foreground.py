@@ -23,19 +23,20 @@ from typing import TYPE_CHECKING, BinaryIO
 from serried import schedulers
 from serried.base import files, shell
 from serried.base.errors import RunFailed, SerriedError, UsageError
-from serried.base.files import MODES
+from serried.base.files import MODES, read_journal
 from serried.records import profiles, stopping
 from serried.records.index import Selection
 from serried.records.logs import Lines, shared_log
 from serried.records.profiles import Wanted
 from serried.records.record import Record
-from serried.records.status import RunStatus
+from serried.records.status import RunStatus, latest_attempt
 from serried.records.status import status as stand
 from serried.records.timeline import RankProcess
 from serried.schedulers.interface import Job, Scheduler
 from serried.schedulers.survey import Inside
 from serried.schema import names
 from serried.schema.endings import End
+from serried.schema.events import JournalEvent
 from serried.schema.layout import SHARED_LOG, AttemptDirectory, RunDirectory
 from serried.schema.names import CANCELLED, REQUEUE, SubmissionState
 from serried.schema.reasons import Reason
@@ -450,26 +451,25 @@ def join_command(
     status: RunStatus, node: int, words: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[tuple[str, ...], Mapping[str, str]]:
     """The command for a shell, or `words`, on a node of a running run, and its environment. Raises UsageError."""
-    check_joinable(status, node)
-    plan = status.record.plan
+    host, plan = joinable(status, node), status.record.plan
     text = script.render_join(plan, status.attempt or 1, status.task, python=sys.executable)
     environment = environments.job_environment(plan.environment, environ)
-    return joining(status, node, text, words, has_terminal=_has_terminal()), schedulers.scrub(environment)
+    return joining(status, host, text, words, has_terminal=_has_terminal()), schedulers.scrub(environment)
 
 
 def attach_command(
     status: RunStatus, process: RankProcess, words: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[tuple[str, ...], Mapping[str, str]]:
     """The same with the environment of a rank that runs there."""
-    check_joinable(status, process.node)
+    host = joinable(status, process.node)
     task = () if status.task is None else ("--task", str(status.task))
     which = (str(status.attempt), str(process.rank), str(process.pid), *task)
     text = script.render_attach(status.record.plan, which, python=sys.executable)
-    return joining(status, process.node, text, words, has_terminal=_has_terminal()), schedulers.scrub(environ)
+    return joining(status, host, text, words, has_terminal=_has_terminal()), schedulers.scrub(environ)
 
 
-def check_joinable(status: RunStatus, node: int = 0) -> None:
-    """Raise UsageError if no process can be started on that node in the run's job."""
+def joinable(status: RunStatus, node: int = 0) -> str:
+    """The name of that node. Raises UsageError if no process can be started there in the run's job."""
     plan = status.record.plan
     if status.state != names.RUNNING or status.job is None or not status.attempt:
         hint = "`serried shell EXPERIMENT` requests a new allocation"
@@ -477,18 +477,25 @@ def check_joinable(status: RunStatus, node: int = 0) -> None:
     if plan.site.inside:
         hint = f"in that job, use `serried run` again, or the commands of {plan.site.inside}"
         raise UsageError(f"run `{status.id}` runs in a job that Serried did not submit", hint=hint)
-    if not 0 <= node < len(status.node_names):
-        listed = ", ".join(status.node_names)
-        raise UsageError(f"run `{status.id}` has no node {node}", hint=f"from 0: {listed}" if listed else None)
+    hosts = dict(enumerate(status.node_names))
+    if len(hosts) < plan.allocation.job_nodes and (attempt := latest_attempt(status.record.where.task(status.task))):
+        # Slurm does not list a lost node any more; the journal has the numbers of the others.
+        connected = [entry for entry in read_journal(attempt.events) if entry.get("event") == JournalEvent.CONNECTED]
+        known = {entry["node"]: entry["host"] for entry in connected if entry["host"] in status.node_names}
+        hosts = known or hosts
+    if node not in hosts:
+        listed = ", ".join(f"{number} ({host})" for number, host in sorted(hosts.items()))
+        raise UsageError(f"run `{status.id}` has no node {node}", hint=f"it has {listed}" if listed else None)
+    return hosts[node]
 
 
-def joining(status: RunStatus, node: int, text: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:
+def joining(status: RunStatus, host: str, text: str, words: Sequence[str], *, has_terminal: bool) -> tuple[str, ...]:
     """The command that runs the script `text` on a node, in the run's job, and on our terminal if there is one."""
     plan, job = status.record.plan, status.job or ""
     scheduler = schedulers.get(plan.site.scheduler)
     return scheduler.join(
         status.record.job_of(job, status.task),
-        status.node_names[node],
+        host,
         ("/bin/bash", "-c", text, "serried", *words),
         has_terminal=has_terminal,
     )

@@ -26,7 +26,7 @@ from serried.schema.events import JournalEvent
 from serried.schema.layout import AttemptDirectory
 from serried.schema.plan import Plan
 from serried.submission import script
-from serried.submission.foreground import check_joinable, joining
+from serried.submission.foreground import joinable, joining
 
 _TAIL = 5
 END_SECONDS = 60.0
@@ -117,10 +117,10 @@ def _await_attempt(target: TunnelTarget, say: Callable[[str], None]) -> RunStatu
         if never_starts(status) and has_looked:  # a job may end between two queries
             raise SerriedError(f"{status.id} never starts: {why_never(status)}", hint=f"serried why {status.id}")
         if status.state == names.RUNNING and status.node_names and not _is_over(status, target):
-            check_joinable(status, target.node)
+            host = joinable(status, target.node)
             if target.port is not None or files.read_json(selection.place.attempt(status.attempt or 0).notebook):
                 return status
-            say(f"{status.id} runs on {status.node_names[target.node]}, and its notebook starts")
+            say(f"{status.id} runs on {host}, and its notebook starts")
             seconds = 1.0
         else:
             has_looked = True
@@ -139,8 +139,13 @@ def _facts(status: RunStatus, target: TunnelTarget) -> dict[str, Any]:
     left, limit = status.progress and status.progress.limit_seconds_left, status.record.plan.allocation.time_seconds
     if left is None and limit and status.started:  # the head agent has not written its file yet
         left = limit - (time.time() - status.started)
-    host = status.node_names[target.node]
-    return {"run": status.id, "host": host, "port": target.port, "seconds_left": left, **notebook}
+    return {
+        "run": status.id,
+        "host": joinable(status, target.node),
+        "port": target.port,
+        "seconds_left": left,
+        **notebook,
+    }
 
 
 @contextlib.contextmanager
@@ -148,7 +153,8 @@ def _on_node(status: RunStatus, target: TunnelTarget, port: int, *, piped: bool 
     """Start the tunnel's program beside the ranks. Raises SerriedError if it ends before the attempt does."""
     words = [str(status.attempt), str(port), *([] if status.task is None else [str(status.task)])]
     text = script.render_errand(status.record.plan, ("tunnel", *words), python=sys.executable)
-    argv = joining(status, target.node, text, (), has_terminal=False)
+    host = joinable(status, target.node)
+    argv = joining(status, host, text, (), has_terminal=False)
     with tempfile.TemporaryFile() as errors:
         environment = schedulers.scrub(os.environ)
         process = shell.converse(argv, stderr=errors, own_session=piped, env=environment, piped=piped)
@@ -164,7 +170,7 @@ def _on_node(status: RunStatus, target: TunnelTarget, port: int, *, piped: bool 
             errors.seek(0)
             said = errors.read().decode("utf-8", "replace").splitlines()
             raise SerriedError(
-                f"no program can be started on {status.node_names[target.node]}, or it was ended there",
+                f"no program can be started on {host}, or it was ended there",
                 hint=f"serried shell {status.id} -- hostname shows whether the scheduler allows it",
                 details="\n".join(said[-_TAIL:]) or None,
             )

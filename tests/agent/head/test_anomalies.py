@@ -273,7 +273,10 @@ def test_five_hundred_ranks_are_looked_at_together():
 
 def test_warnings_are_in_the_live_file_and_each_is_recorded_once(tmp_path):
     recorded = []
-    own_files, agent = TaskDirectory(tmp_path).attempt(1), SimpleNamespace(index=0, host="n0", last_message_at=1.0)
+    own_files, agent = (
+        TaskDirectory(tmp_path).attempt(1),
+        SimpleNamespace(index=0, host="n0", last_message_at=1.0, is_lost=False),
+    )
     attempt = SimpleNamespace(
         files=own_files, number=1, nodes=1, world_size=1, is_script=False, restarts=0, file_mode=0o600, plan=a_plan()
     )

@@ -28,7 +28,9 @@ class Cluster:
         self.path = own_files.live
         make_directory(self.path.parent)
         self.now = 100.0
-        self.nodes = [SimpleNamespace(index=at, host=f"n{at}", last_message_at=self.now) for at in range(nodes)]
+        self.nodes = [
+            SimpleNamespace(index=at, host=f"n{at}", last_message_at=self.now, is_lost=False) for at in range(nodes)
+        ]
         attempt = SimpleNamespace(
             files=own_files,
             number=1,
@@ -102,6 +104,16 @@ def test_ages_grow_until_the_file_is_written(tmp_path):
     }
     assert cluster.path.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in cluster.path.parent.iterdir()] == ["live.json"]
+
+
+def test_the_ranks_and_gpus_of_a_lost_node_do_not_count(tmp_path):
+    cluster = Cluster(tmp_path, 2)
+    cluster.file._ranks = RANKS  # the second node takes the place of the first
+    for node in range(2):
+        cluster.report(node, **a_node(node))
+    cluster.nodes[0].is_lost = True
+
+    assert (cluster.written["ranks"], cluster.written["gpus"]) == (RANKS, RANKS)
 
 
 def test_nodes_that_only_beat_are_listed_and_count_their_ranks(tmp_path):

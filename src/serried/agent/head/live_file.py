@@ -115,6 +115,7 @@ class LiveFile:
                 left[f"{name}_seconds_left"] = round(max(moment - time.time(), 0.0), 1)
             left["continues"] = self._continues
         busy, rates = extremes.busy, extremes.samples_per_second
+        present = [received for index, received in self._samples.items() if not agents[index].is_lost]
         document = {
             "schema": SCHEMA,
             "t": round(time.time(), 3),
@@ -122,8 +123,8 @@ class LiveFile:
             **left,
             "checking": self.is_checking() or None,
             "nodes": nodes,
-            "ranks": max(self._ranks, sum(received.ranks for received in self._samples.values())),
-            "gpus": sum(received.gpus for received in self._samples.values()),
+            "ranks": max(self._ranks, sum(received.ranks for received in present)),
+            "gpus": sum(received.gpus for received in present),
             "gpu_busy": round(sum(busy) / len(busy), 1) if busy else None,
             "samples_per_second": round(sum(rates), 2) if rates else None,
             "warnings": [*self.more_warnings(now), *warnings],
