@@ -81,6 +81,7 @@ def test_a_completed_run_says_that_it_recovered(serried, make):
     recovered = {"code": "recovered", "message": "recovered twice: rank 1 on n2 was killed by signal 9 (2 times)"}
     make().ending(conditions=[{"code": "completed", "message": why}, recovered])
     assert serried("ps").out.splitlines()[1].endswith(f"  49m ago  {recovered['message']}")
+    assert serried("wait", "k3f9q2").err == f"k3f9q2 train COMPLETED after 10m00s: {recovered['message']}\n"
 
 
 def test_80_columns_show_a_cause_and_100_the_job(serried, make, terminal, monkeypatch):
@@ -233,8 +234,8 @@ def test_an_array_says_which_tasks_recovered(serried, make):
     run = make(indices=range(3), limit=Limit(rounds=3)).ending(task=0).ending(task=1, conditions=again)
     run.ending(task=2, conditions=again)
     for _ in range(2):  # the second time from the record
-        assert serried("ps").out.splitlines()[1].endswith("  49m ago  3/3 done, recovered in a round: 1-2")
-        assert serried("why", "k3f9q2").out.splitlines()[0].endswith("all tasks completed; recovered in a round: 1-2")
+        assert serried("ps").out.splitlines()[1].endswith("  49m ago  3/3 done, tasks that recovered: 1-2")
+        assert serried("why", "k3f9q2").out.splitlines()[0].endswith("all tasks completed; tasks that recovered: 1-2")
 
 
 def test_a_silent_scheduler_leaves_what_was_known_and_without_that_it_is_exit_code_3(serried, make, slurm):

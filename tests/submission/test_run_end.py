@@ -95,3 +95,11 @@ def test_what_went_well_here_is_submitted_by_the_same_words(project):
     done = command_line.here("run", "--cluster", "local", "--", "python3", "a b.py")
     again = "serried submit --cluster local -- python3 'a b.py'"
     assert re.split(r" {2,}", done.stderr.splitlines()[-1]) == ["", again, "the same in the background"]
+
+
+@pytest.mark.usefixtures("project")
+def test_the_end_says_that_the_run_recovered():
+    program = "[ -e once ] || { touch once; kill -9 $$; }"
+    done = command_line.here("run", "--ranks", "1", "--set", "limit.rounds=1", "--", "sh", "-c", program)
+    end = next(line for line in done.stderr.splitlines() if line.startswith("completed"))
+    assert re.sub("after .*?:", "after", end).startswith("completed after recovered once: rank 0 on ")

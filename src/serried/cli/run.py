@@ -23,6 +23,7 @@ from serried.schedulers import job_around
 from serried.schedulers.clusters import LOCAL
 from serried.schema import names
 from serried.schema.endings import End
+from serried.schema.reasons import Reason
 from serried.submission.foreground import INTERRUPTED, Outcome, run_here
 from serried.submission.prepare import prepare
 from serried.submission.request import decide, decide_inside
@@ -104,7 +105,8 @@ def _print_end(outcome: Outcome, task: int | None, began: float) -> None:
     if outcome.status == 0:
         if record.summary.smoke:
             console.say(f"smoke test: {smoke_result(record, None)}")
-        console.say(f"{console.style('completed', 'good', sys.stderr)}{took}")
+        recovered = "".join(f": {printable(each.message)}" for each in end.conditions if each.code == Reason.RECOVERED)
+        console.say(f"{console.style('completed', 'good', sys.stderr)}{took}{recovered}")
         again = _submit_step(click.get_current_context().meta[options.WORDS])
         steps = [logs, (f"serried show {run}", "plan, timeline and files")]
         steps += again if all(len(line) <= _LONGEST for line, _ in again) else []

@@ -783,7 +783,7 @@ def keep_end(status: RunStatus, evidence: Evidence, now: float) -> RunStatus:
     known = evidence.end or End.of({})
     conditions = verdict.conditions or (condition_of(verdict.state, verdict.cause, verdict.message),)
     if status.tasks is not None and (recovered := _recovered_tasks(status)):
-        conditions = (*conditions, Condition(Reason.RECOVERED, f"recovered in a round: {compress(recovered)}"))
+        conditions = (*conditions, Condition(Reason.RECOVERED, f"tasks that recovered: {compress(recovered)}"))
         verdict = dataclasses.replace(
             verdict, conditions=conditions, message="; ".join(each.message for each in conditions)
         )

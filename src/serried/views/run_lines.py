@@ -65,9 +65,14 @@ def how(status: RunStatus) -> str:
     after += f" of attempt {status.attempt}" if after and (status.attempt or 1) > 1 else ""
     code = status.verdict.exit_code
     detail = f" with exit code {code}" if status.has_ended and code else ""
-    has_message = status.state != names.COMPLETED and status.verdict.message
-    message = f": {printable(status.verdict.message)}" if has_message else ""
+    said = "; ".join(_recoveries(status)) if status.state == names.COMPLETED else status.verdict.message
+    message = f": {printable(said)}" if said else ""
     return f"{status.id}{name} {state}{after}{detail}{message}"
+
+
+def _recoveries(status: RunStatus) -> list[str]:
+    """A success must not hide a bad node."""
+    return [each.message for each in status.verdict.conditions if each.code == Reason.RECOVERED]
 
 
 def output_line(line: str) -> str:
@@ -172,8 +177,8 @@ def note_of(status: RunStatus, now: float) -> Cell:
     elif status.has_ended and (kept := status.record.end) and not all(one.is_lost for one in kept.missing):
         shorter = [f"serried fetch {status.record.id}"]
         parts.append(f"files missing: {shorter[0]}")
-    if status.has_ended:  # a success must not hide a bad node
-        parts += [each.message for each in status.verdict.conditions if each.code == Reason.RECOVERED]
+    if status.has_ended:
+        parts += _recoveries(status)
     if status.verdict.stale is not None:
         ends.append(f"as of {ago(now - status.verdict.stale)}")
     style = "quiet" if status.state in (names.COMPLETED, names.CANCELLED) else None
