@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +14,7 @@ import fake_nvml
 from serried.agent.head.rounds import RoundFailure, Rounds
 from serried.agent.outcome.checkpoint_progress import Position
 from serried.base.files import Journal, read_json, write_json
+from serried.schema.endings import NodeEnded
 from serried.schema.plan import Notify, Sync
 from serried.schema.reasons import Reason
 from serried.schema.successor_commands import HOSTS, JOB, TOKEN, Commands
@@ -202,6 +204,12 @@ KILLED, NCCL = Reason.SIGNAL, Reason.NCCL
 def test_rounds_without_progress_wait_longer_each_time():
     failures = [(KILLED, "n1", 4), (KILLED, "n1", 4), (KILLED, "n2", 4), (KILLED, "n1", 4), (KILLED, "n1", 5)]
     assert [after(*failures[:count]).pause_seconds for count in range(6)] == [0, 0, 15, 60, 60, 0]
+
+
+def test_no_round_follows_beside_processes_that_even_a_kill_does_not_end():
+    rounds = after()
+    rounds.on_ended(SimpleNamespace(index=0, host="n1"), NodeEnded((), left=("train.py",)))
+    assert rounds.decide(Reason.SILENCE) is None
 
 
 def test_a_node_where_ranks_failed_in_two_rounds_is_bad_but_not_one_that_lost_a_connection():

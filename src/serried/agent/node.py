@@ -526,7 +526,7 @@ class Node:
             self._finish([])
         if self._is_done or self._ranks is None or not self._ranks.have_ended or not self._exits.have_all_been_sent:
             return
-        leftovers = [leftover for leftover in self.find_leftovers() if not leftover.may_outlive_ranks]
+        leftovers = self._find_leftovers_of_round()
         can_wait = not (self._is_stopping or self._ranks.may_leave_processes)
         can_wait = can_wait and not any(exit_.has_failed for exit_ in self._ranks.exits.values())
         if leftovers and can_wait:
@@ -552,12 +552,11 @@ class Node:
             self._sampling.end()
         if self._kill:
             self._kill.cancel()
-        may_trust = bool(self._ranks and self._ranks.have_exited_by_themselves) and all(
-            leftover.may_outlive_ranks for leftover in self.find_leftovers()
-        )
+        is_over = bool(self._ranks and self._ranks.have_exited_by_themselves)
+        may_trust = is_over and not self._find_leftovers_of_round()
         find = self._find_leftovers_of_round if self._holds else self.find_leftovers
         count = orphans.end(find, self._reap_remaining)
-        if self._holds and not leftovers:  # what even KILL does not end must not meet the next round
+        if self._holds and not leftovers:  # then KILL has not ended them
             leftovers = [leftover.command for leftover in find()]
         orphans.end_groups(self._ranks.leaders if self._ranks else [])
         self.log_event(JournalEvent.SWEPT, count=count, left=leftovers)

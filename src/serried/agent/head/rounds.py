@@ -159,6 +159,8 @@ class Rounds:
         from serried.agent.outcome import checkpoint_progress
         from serried.agent.outcome.evidence import first_failure
 
+        if any(end.left for end in ends):  # what even KILL has not ended must not meet the next round
+            return None
         attempt = self._attempt
         position = checkpoint_progress.position(attempt.directory.checkpoints, attempt.plan.watch_patterns)
         if reason is Reason.SILENCE:
@@ -170,7 +172,7 @@ class Rounds:
             return RoundFailure(Reason.NODE_LOST, message, position, time.time(), host=lost[0])
         evidence = finalize.gather(attempt, ends=ends)
         first = first_failure(evidence)
-        if first is None or any(end.left for end in ends):
+        if first is None:
             return None
         exit_ = first.exit
         tail = finalize.tail_of(attempt, evidence, first)
