@@ -128,6 +128,7 @@ def of_all(judged: list[tuple[Case, Seen, list[str]]], injected: int) -> list[Fi
                 not bad[kind],
             )
             for kind in KINDS
+            if kinds[kind]
         ),
     ]
 
