@@ -145,7 +145,7 @@ class Anomalies:
         return new
 
     def note(self, warning: Anomaly) -> None:
-        """It has been recorded."""
+        """Do not report it again: it has been recorded."""
         self._recorded.setdefault(warning["code"], set()).update(warning.get("nodes", ()))
 
 

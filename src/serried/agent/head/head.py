@@ -159,7 +159,7 @@ CONTROL_SECONDS = 2.0
 CHECK_SECONDS = 5.0
 SILENT_NODE_SECONDS = 60.0
 REPLACED_SECONDS = 25.0
-"""A node that is silent for so long is replaced, if there are enough spare nodes."""
+"""A node is replaced after so long without a message, if there are enough spare nodes."""
 REPLACED_BEATS = 4
 """So many heartbeats are missing then, of attempts with long pauses between them."""
 UNCONNECTED_SECONDS = 120.0
@@ -306,7 +306,7 @@ LOGGED = {
 REPEATED = (Reason.FAILURE, Reason.SILENCE, Reason.LOST)
 """Reasons of stops after which another round may follow."""
 LONG_SECONDS = 20.0
-"""To find out which rank hangs."""
+"""How long it may take to find out which rank hangs."""
 OTHER_FILES = 32
 """In addition to a connection for each node, with room to spare."""
 
@@ -703,7 +703,7 @@ class Head:
         return f"hung: {self._hangs.hang.message}" if self._hangs.hang and self._hangs.hang.ranks else ""
 
     def name_hang(self, limit_seconds: float) -> None:
-        """Find out which rank hangs, before `limit.output_timeout` ends the run."""
+        """Find out which rank hangs before `limit.output_timeout` ends the run."""
         if limit_seconds >= 2 * LONG_SECONDS:
             self._hangs.ask_once()
 

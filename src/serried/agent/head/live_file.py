@@ -68,7 +68,6 @@ class LiveFile:
         self._is_broken = False
 
     def note(self, anomaly: Anomaly) -> None:
-        """It has been recorded."""
         self._anomalies.note(anomaly)
 
     def on_sample(self, agent: NodeAgent, message: Message) -> None:
