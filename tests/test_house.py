@@ -331,9 +331,9 @@ def test_only_the_shell_starts_processes_on_the_submitting_side(path: Path):
     assert by_import | by_os == set()
 
 
-MOST_LINES, MOST_MODULES = 90_000, 330
+MOST_LINES, MOST_MODULES = 87_704, 323
 """Of `src`. Every reader, every start of an agent and every run of the tests pays for them: these only fall."""
-MOST_LINES_OF_TESTS = 80_000
+MOST_LINES_OF_TESTS = 79_346
 MOST_IN_A_FOLDER = 15
 LARGER_FOLDERS = {"cli": 32, "schema": 23, "base": 17, "records": 16, "submission": 16, "train": 16}
 """`cli` has a module for each command. The others are to fall to `MOST_IN_A_FOLDER`."""
@@ -343,7 +343,7 @@ def lines_in(folder: Path) -> int:
     return sum(path.read_bytes().count(b"\n") for path in folder.rglob("*.py"))
 
 
-MOST_SUBSCRIPTS, MOST_DICTIONARIES = 450, 180
+MOST_SUBSCRIPTS, MOST_DICTIONARIES = 444, 171
 """Of `agent` and `schema`: fields that are read by `record["name"]`, and functions that take or return a record without
 a type. These only fall, until no dictionary leaves the codecs."""
 UNTYPED = re.compile(r"\b([Dd]ict|Mapping)\[str, Any\]|\bMessage\b")

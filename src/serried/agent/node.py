@@ -398,7 +398,7 @@ class Node:
         self.log_event(JournalEvent.ENDED)
         if self._channel is None and self.attempt.plan.allocation.spare_nodes and not self._is_replaced():
             self._has_left = True  # the scheduler ends this process if it still has the first node
-            self.loop.after(ABANDONED_SECONDS * (1 + self._index / 20), self._end_job)
+            self.loop.after(ABANDONED_SECONDS * (1 + min(self._index, 20) / 20), self._end_job)
         else:
             self.loop.stop()
 
