@@ -333,7 +333,7 @@ def test_only_the_shell_starts_processes_on_the_submitting_side(path: Path):
 
 MOST_LINES, MOST_MODULES = 87_704, 323
 """Of `src`. Every reader, every start of an agent and every run of the tests pays for them: these only fall."""
-MOST_LINES_OF_TESTS = 79_346
+MOST_LINES_OF_TESTS = 79_349
 MOST_IN_A_FOLDER = 15
 LARGER_FOLDERS = {"cli": 32, "schema": 23, "base": 17, "records": 16, "submission": 16, "train": 16}
 """`cli` has a module for each command. The others are to fall to `MOST_IN_A_FOLDER`."""

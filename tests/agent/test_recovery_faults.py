@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recovery_faults import Case, Fault, Seen, attempt, verdict
+from serried import schedulers
 
 KILLED = ("rank killed", "step", 4, 1, 0.0)
 LOST = ("agent killed", "step", 4, 0, 0.0)
@@ -24,7 +25,8 @@ PAIRS = (
 
 @pytest.mark.runs
 @pytest.mark.parametrize(("first", "second", "state"), PAIRS, ids=[pair[1][0] for pair in PAIRS])
-def test_a_second_fault_in_the_middle_of_a_recovery_gets_a_true_verdict(tmp_path, first, second, state):
+def test_a_second_fault_in_the_middle_of_a_recovery_gets_a_true_verdict(tmp_path, monkeypatch, first, second, state):
+    monkeypatch.setattr(schedulers, "NAMES", schedulers.NAMES)  # an attempt registers one
     case = Case(0, (2, 1, 1), (Fault(*first), Fault(*second)))
 
     seen = attempt(case, tmp_path)

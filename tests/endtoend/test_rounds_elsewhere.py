@@ -49,9 +49,10 @@ def test_ranks_in_a_container_start_again_in_it(local: Place, tmp_path: Path, ru
         image = containing.build(rootfs, tmp_path / "image.sif", containing.path_with(runtime))
     settings = {"image": str(image), "runtime": runtime, "binds": containing.needed()}
     text = EXPERIMENT + containing.table("experiments.train.container", settings)
-    run = submit(local, text, do=f"cat {containing.MARK}")
-    recovered(local, run)
-    assert local.serried("logs", run).stdout.count("inside") == 4
+    place = local.with_environ(PATH=containing.path_with(runtime))
+    run = submit(place, text, do=f"cat {containing.MARK}")
+    recovered(place, run)
+    assert place.serried("logs", run).stdout.count("inside") == 4
 
 
 def test_commands_beside_the_ranks_start_again_with_them_and_a_daemon_of_setup_lives_on(local: Place):

@@ -224,7 +224,6 @@ def test_what_the_user_has_set_stays():
 RECORD = {
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     "TORCH_FR_BUFFER_SIZE": "2000",
-    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
     "TORCH_FR_DUMP_TEMP_FILE": "/t/nccl-trace-rank-",
     "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/t/nccl-trace-rank-",
     "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/t/nccl-trace-rank-",
@@ -251,6 +250,7 @@ def test_debug_turns_on_what_nobody_has_set(monkeypatch):
         "TORCH_CPP_LOG_LEVEL": "INFO",
         "TORCH_SHOW_CPP_STACKTRACES": "1",
         "TORCH_NCCL_DESYNC_DEBUG": "1",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
         **RECORD,
     }
 

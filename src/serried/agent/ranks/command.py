@@ -59,11 +59,11 @@ DEBUG = {
     "TORCH_CPP_LOG_LEVEL": "INFO",
     "TORCH_SHOW_CPP_STACKTRACES": "1",
     "TORCH_NCCL_DESYNC_DEBUG": "1",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",  # for older torch; newer torch warns about the name
 }
 RECORD = {
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     "TORCH_FR_BUFFER_SIZE": "2000",
-    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",  # the name in older torch
 }
 """Torch's record of collectives, its flight recorder."""
 RECORD_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
