@@ -29,7 +29,9 @@ began = time.time()
 folder, rank = pathlib.Path(os.environ["TIMES"]), int(os.environ["RANK"])
 again = (folder / "killed").exists()
 def say(what):
-    (folder / f"{what}-{int(again)}-{rank}").write_text(str(time.time() if what != "start" else began))
+    path = folder / f".{what}-{rank}"  # a signal may come while it writes
+    path.write_text(str(time.time() if what != "start" else began))
+    path.replace(folder / f"{what}-{int(again)}-{rank}")
 say("start")
 import torch
 torch.distributed.init_process_group("gloo")
