@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 JOIN_SECONDS = 60.0
 SILENT_HEAD_SECONDS = 60.0
 ABANDONED_SECONDS = 180.0
-"""A job that has lost its first node, but not its end, lasts so long."""
+"""How long agents without a head wait for the scheduler to end the job, before they end it themselves."""
 REMOVE_SECONDS, URGENT_REMOVE_SECONDS = 10.0, 2.0
 """For deleting the ranks' files on this node's disk at the end; the next job deletes the rest."""
 ABORT_SECONDS = 0.5
@@ -383,7 +383,7 @@ class Node:
             self._leave()
 
     def _is_replaced(self) -> bool:
-        """Whether the head goes on without this node, whose ranks may write nothing more, and which ends no job."""
+        """Whether the head continues without this node: then it must not end the job, nor its ranks write any more."""
         if not self.attempt.plan.allocation.spare_nodes:
             return False
         with contextlib.suppress(OSError):

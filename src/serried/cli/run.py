@@ -22,8 +22,7 @@ from serried.records.status import status
 from serried.schedulers import job_around
 from serried.schedulers.clusters import LOCAL
 from serried.schema import names
-from serried.schema.endings import End
-from serried.schema.reasons import Reason
+from serried.schema.endings import End, recoveries
 from serried.submission.foreground import INTERRUPTED, Outcome, run_here
 from serried.submission.prepare import prepare
 from serried.submission.request import decide, decide_inside
@@ -105,7 +104,7 @@ def _print_end(outcome: Outcome, task: int | None, began: float) -> None:
     if outcome.status == 0:
         if record.summary.smoke:
             console.say(f"smoke test: {smoke_result(record, None)}")
-        recovered = "".join(f": {printable(each.message)}" for each in end.conditions if each.code == Reason.RECOVERED)
+        recovered = "".join(f": {printable(message)}" for message in recoveries(end.conditions))
         console.say(f"{console.style('completed', 'good', sys.stderr)}{took}{recovered}")
         again = _submit_step(click.get_current_context().meta[options.WORDS])
         steps = [logs, (f"serried show {run}", "plan, timeline and files")]

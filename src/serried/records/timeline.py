@@ -207,8 +207,7 @@ def _launch_lines(attempt: AttemptDirectory, nodes: int) -> Iterator[_Line]:
 def _journal_lines(attempt: AttemptDirectory, nodes: int) -> Iterator[_Line]:
     """Of many nodes, one line for all that do the same, and the journals of a few."""
     head, are_many = read_journal(attempt.events), nodes > _MOST_NODES
-    hosts = _hosts(head)
-    chosen = [*range(max(nodes, len(hosts)))]  # with spare nodes there are more
+    hosts, chosen = _hosts(head), [*range(nodes)]
     yield from _lines((entry for entry in head if not are_many or entry.get("event") not in _ALIKE), _OF_HEAD)
     if are_many:
         for event, what in _ALIKE.items():
@@ -218,8 +217,7 @@ def _journal_lines(attempt: AttemptDirectory, nodes: int) -> Iterator[_Line]:
                 yield max(times), f"{len(times):,} of {nodes:,} nodes {what}"
             if event == JournalEvent.NODE_LOST:
                 yield from _lines(alike[:_FEW_NODES], _OF_HEAD)
-        failing = (JournalEvent.RANK_FAILED, JournalEvent.NODE_LOST)
-        failed = [entry["node"] for entry in head if entry.get("event") in failing and "node" in entry]
+        failed = [entry["node"] for entry in head if entry.get("event") in _FAILURES and "node" in entry]
         chosen = [node for node in dict.fromkeys([0, *failed]) if isinstance(node, int)][:_FEW_NODES]
     for node in chosen:
         journal, host = read_journal(attempt.node_events(node)), hosts.get(node, f"node {node}")

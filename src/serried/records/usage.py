@@ -25,6 +25,7 @@ from serried.records.status import RunStatus, claimed_at, latest_attempt, warnin
 from serried.records.timeline import TimeSpent, time_spent_of
 from serried.records.why import explain
 from serried.schema import names
+from serried.schema.endings import recoveries
 from serried.schema.plan import Plan
 from serried.schema.reasons import Reason
 
@@ -408,7 +409,7 @@ def usage_with(status: RunStatus, now: float, measured: Measurements, spelling: 
         spelling=spelling,
         mute=plan.report.mute,
         is_task=task is not None,
-        recovered=next((each.message for each in said if each.code == Reason.RECOVERED), None),
+        recovered=next(iter(recoveries(said)), None),
         needed_gpu_memory=may_lack_gpu_memory and explain(status).reason is Reason.GPU_MEMORY,
     )
 

@@ -383,6 +383,11 @@ def recovered_in(events: Sequence[Mapping[str, Any]]) -> List[Condition]:
     return [Condition(Reason.RECOVERED, f"recovered {often(len(rounds))}: {why}", hosts)]
 
 
+def recoveries(conditions: Iterable[Condition]) -> List[str]:
+    """What these say of recoveries. Readers show it of a success too: that must not hide a bad node."""
+    return [condition.message for condition in conditions if condition.code == Reason.RECOVERED]
+
+
 def bad_nodes_in(events: Sequence[Mapping[str, Any]]) -> List[Condition]:
     """The nodes because of which no round followed, by the head's journal."""
     every = [entry["hosts"] for entry in events if entry["event"] == JournalEvent.BAD_NODES]

@@ -219,7 +219,7 @@ class ToHelper:
     HURRY = "hurry"  # The end is near: copy without limits of bandwidth.
     FINISH = "finish"  # trusted, all_trusted, seconds: the ranks have ended; copy the rest.
     PUBLISH = "publish"  # trusted, all_trusted: the ranks have ended and may start again; copy complete checkpoints.
-    # trusted: a rank failed, here unless `trusted`. What it was writing must not count as complete later on.
+    # trusted: a rank failed, on this node unless `trusted`. Files that ranks were writing then are incomplete.
     DOUBT = "doubt"
 
 

@@ -15,7 +15,7 @@ from serried.base.text import ago, compress, duration
 from serried.records.record import RecordUnreadable
 from serried.records.status import SUBMITTING, UNCERTAIN, RunStatus, task_of, tasks_by_state
 from serried.schema import exits, names
-from serried.schema.endings import End, often
+from serried.schema.endings import End, often, recoveries
 from serried.schema.live import NODE
 from serried.schema.reasons import Reason
 from serried.views import console
@@ -65,14 +65,11 @@ def how(status: RunStatus) -> str:
     after += f" of attempt {status.attempt}" if after and (status.attempt or 1) > 1 else ""
     code = status.verdict.exit_code
     detail = f" with exit code {code}" if status.has_ended and code else ""
-    said = "; ".join(_recoveries(status)) if status.state == names.COMPLETED else status.verdict.message
+    said = (
+        "; ".join(recoveries(status.verdict.conditions)) if status.state == names.COMPLETED else status.verdict.message
+    )
     message = f": {printable(said)}" if said else ""
     return f"{status.id}{name} {state}{after}{detail}{message}"
-
-
-def _recoveries(status: RunStatus) -> list[str]:
-    """A success must not hide a bad node."""
-    return [each.message for each in status.verdict.conditions if each.code == Reason.RECOVERED]
 
 
 def output_line(line: str) -> str:
@@ -178,7 +175,7 @@ def note_of(status: RunStatus, now: float) -> Cell:
         shorter = [f"serried fetch {status.record.id}"]
         parts.append(f"files missing: {shorter[0]}")
     if status.has_ended:
-        parts += _recoveries(status)
+        parts += recoveries(status.verdict.conditions)
     if status.verdict.stale is not None:
         ends.append(f"as of {ago(now - status.verdict.stale)}")
     style = "quiet" if status.state in (names.COMPLETED, names.CANCELLED) else None

@@ -161,7 +161,7 @@ SILENT_NODE_SECONDS = 60.0
 REPLACED_SECONDS = 25.0
 """A node is replaced after so long without a message, if there are enough spare nodes."""
 REPLACED_BEATS = 4
-"""So many heartbeats are missing then, of attempts with long pauses between them."""
+"""In attempts whose heartbeats are far apart, it is replaced after so many missing ones."""
 UNCONNECTED_SECONDS = 120.0
 """Ranks that have not connected by then are reported, though they may be preparing data and connect later."""
 
@@ -675,7 +675,7 @@ class Head:
         is_spare = self._have_ranks_started and agent.index not in self._places
         event = JournalEvent.SPARE_LOST if is_spare else JournalEvent.NODE_LOST
         self.log_event(event, **facts_of(NodeLost(agent.host, agent.index, code, because)))
-        self._nodes.disconnect(agent)  # it then looks into the journal
+        self._nodes.disconnect(agent)  # an agent that loses its connection reads this entry of the journal
         agent.is_done = agent.is_lost = True
         if is_spare:
             system.log(f"spare node {agent.host} was lost: {because}")

@@ -67,9 +67,9 @@ RECORD = {
 }
 """Torch's record of collectives, its flight recorder."""
 RECORD_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
-"""Variables with the beginning of the record's path, the second with its older name, and of the pipe that asks for it.
+"""The path of the record, under torch's new and old name for it, and of the pipe by which a record is requested.
 
-Torch adds the rank. The folder must exist, or torch ends the program.
+Torch adds the rank to each. The folder must exist, or torch ends the program.
 """
 RECORD_PREFIX = "nccl-trace-rank-"
 """Of the files in the folder of the node's disk. The agent copies them into the attempt's folder of the node."""

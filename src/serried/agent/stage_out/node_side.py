@@ -103,7 +103,7 @@ class StageOut:
             self._send({"do": ToHelper.HURRY})
 
     def doubt(self, *, trusted: bool) -> None:
-        """A rank failed, on this node unless `trusted`: what it was writing must not count as complete later on."""
+        """A rank failed, on this node unless `trusted`. Files that ranks were writing then are incomplete."""
         self._doubt = {"do": ToHelper.DOUBT, "trusted": trusted}
         self._send(self._doubt)
 

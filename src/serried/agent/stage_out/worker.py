@@ -183,7 +183,7 @@ class SyncLoop:
         return missing, [artifact.name for artifact in torn]
 
     def doubt(self, *, trusted: bool) -> None:
-        """A rank failed, on this node unless `trusted`: do not believe what it may have been writing."""
+        """A rank failed; `trusted` as in `StageOut.doubt`."""
         artifacts = [artifact for root in self._roots for artifact in self._checkpoints(root)]
         complete = self._tracker.complete_at_end(artifacts, trusted=trusted, all_trusted=False)
         self._tracker.doubt([artifact for artifact in artifacts if artifact not in complete])
